@@ -39,7 +39,7 @@ _FULL: dict[str, str] = {}
 def name_in_full(stack: Stack) -> None:
     """Have the commands in messages name a stack's organization, until its short name means that one.
 
-    After the first `up` from here it does (`cli.runner.organization`).
+    After the first `up` from here it does (`cli.engine.organization`).
     """
     from infra.program import clusters
 
@@ -93,7 +93,7 @@ def left_over(stack: str, left: Sequence[str], command: str) -> str:
 
 
 def _is_usual(stack: str) -> bool:
-    from cli.runner import selection
+    from cli import selection
 
     return stack not in _FULL and stack == selection.USUAL == _default(
         os.environ.get("SLURM_STACKS_PROJECT", "")
@@ -102,6 +102,6 @@ def _is_usual(stack: str) -> bool:
 
 @functools.cache
 def _default(project: str) -> str:
-    from cli.runner import selection
+    from cli import selection
 
     return selection.default(Path(project)).stack.rpartition("/")[2] if project else ""

@@ -18,8 +18,10 @@ from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from cli import chaos, env, hints
-from cli import init as new_stack
+from cli import hints
+from cli.commands import chaos, env
+from cli.commands import init as new_stack
+from cli.engine import interrupt
 from cli.options import (
     UNNAMED,
     Json,
@@ -37,7 +39,6 @@ from cli.options import (
     note_json,
     project,
 )
-from cli.runner import interrupt
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from infra.program.files import named
 
@@ -101,9 +102,9 @@ def up(
     ] = False,
 ) -> None:
     """Bring a stack up, run its benchmark, wait for the result."""
-    from cli import instance_type_lookup
+    from cli.commands.operate import bring_up
     from cli.console.progress import Console
-    from cli.operate import bring_up
+    from cli.providers import instance_type_lookup
 
     answer = instance_type_lookup.look_up_missing(stack)
     for line in (*answer.known, *answer.unknown):
@@ -132,12 +133,12 @@ def down(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="End jobs without a question.")] = False,
 ) -> None:
     """Destroy a stack, then look for leftovers."""
+    from cli.commands.operate import agree, take_down
     from cli.console.progress import Console
-    from cli.operate import agree, take_down
 
     console = Console()
     if cluster is not None:
-        from cli import list_clusters
+        from cli.commands import list_clusters
 
         list_clusters.take_down(cluster, console, lambda name, jobs: agree(name, console, yes, jobs))
         return
@@ -145,7 +146,7 @@ def down(
         name: str = load(stack).cluster.provider
     except UserError as error:
         # A cluster that is up comes down whatever its stack file says by now.
-        from cli import provider
+        from cli.providers import provider
 
         found = provider.of_cluster(stack)
         if found is None:
@@ -157,7 +158,7 @@ def down(
         )
     take_down(stack, name, console, yes=yes)
     if name == "local":
-        from cli.local import clusters
+        from cli.providers.local import clusters
 
         for text in clusters.gone_messages():
             console.say(text, "yellow")
@@ -175,7 +176,7 @@ def list_clusters(
     Without --clouds no cloud is asked: the answer comes from this machine's records, and from the local
     clusters themselves.
     """
-    from cli import list_clusters
+    from cli.commands import list_clusters
 
     found, problems = list_clusters.find(project(), clouds=clouds)
     for problem in problems:
@@ -189,7 +190,7 @@ def list_clusters(
 @app.command()
 def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Show what `up` would make, and its cost. Needs no network and no credentials."""
-    from cli.operate import make_plan
+    from cli.commands.operate import make_plan
 
     result = make_plan(stack, load(stack, scripts=True))
     if json_output:
@@ -203,7 +204,7 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 @app.command()
 def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_output: Json = False) -> None:
     """Show nodes, jobs, why any of them waits, and the cost so far."""
-    from cli.login_machine import show_cluster_status
+    from cli.providers.login_machine import show_cluster_status
 
     show_cluster_status(load_up(stack, outputs), as_json=json_output)
 
@@ -217,7 +218,7 @@ def execute(
     outputs: OutputsOption = None,
 ) -> None:
     """Run a command on the login machine: ./cluster exec -- squeue"""
-    from cli.login_machine import replace_process
+    from cli.providers.login_machine import replace_process
 
     replace_process(load_up(stack, outputs), command)
 
@@ -232,7 +233,7 @@ def ssh(
     outputs: OutputsOption = None,
 ) -> None:
     """Open a shell on the login machine."""
-    from cli.login_machine import read_terminal, replace_process
+    from cli.providers.login_machine import read_terminal, replace_process
 
     known = load_up(stack, outputs)
     if outputs is not None and not command:
@@ -245,7 +246,7 @@ def ssh(
 @app.command()
 def outputs(stack: StackOption = UNNAMED) -> None:
     """Print the stack's outputs as JSON, for other programs."""
-    from cli import runner
+    from cli import engine as runner
 
     found = runner.select(stack, load_up(stack).provider).outputs()
     if found is None:
@@ -274,7 +275,7 @@ def copy(
     folder that all machines of the cluster share. Folders are copied whole. As with scp and cp, what is
     copied goes into DST where that is a folder, and gets its name where not.
     """
-    from cli import cp
+    from cli.commands import cp
 
     cp.copy(load_up(stack, outputs), sources, goal)
 
@@ -286,7 +287,7 @@ def ssh_config(stack: StackOption = UNNAMED, outputs: OutputsOption = None) -> N
     It names the user, the way there and the host key that the cluster published. Exit 3 for a stack whose
     machines are processes of this machine: those have no SSH server.
     """
-    from cli import cp
+    from cli.commands import cp
 
     print(cp.stanza(load_up(stack, outputs)), end="")
 
@@ -311,7 +312,7 @@ def backup(
     Slurm's commands wait for a moment. The backup holds secrets: scripts and environments of jobs, and the
     controller's SSH host keys.
     """
-    from cli import backup as backups
+    from cli.commands import backup as backups
 
     found = (
         backups.list_all(load_up(stack)) if list_them else backups.make(load_up(stack), file, bucket=bucket)
@@ -347,7 +348,7 @@ def restore(
     Everything is checked before anything is changed. Job ids go on upwards; jobs that ran at the backup are
     queued again.
     """
-    from cli import backup as backups
+    from cli.commands import backup as backups
 
     act = backups.cancel if cancel else backups.restore
     found = act(load_up(stack), source, bucket=bucket, replace=replace)
@@ -369,8 +370,8 @@ def run_sweep(
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
     sweep that is under way. The cluster must be up.
     """
+    from cli.commands.sweep import command as sweep
     from cli.console.progress import Console
-    from cli.sweep import command as sweep
     from operations import packages
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
@@ -395,7 +396,7 @@ def report(
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
-    from cli import report as reports
+    from cli.commands import report as reports
     from operations import packages
 
     packages.provide("report")
@@ -407,7 +408,7 @@ def report(
 @app.command(short_help="Find what would stop `up` here, and its cure.")
 def doctor(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Find what would stop `up` here, and its cure; exit 1 if anything would."""
-    from cli import doctor as doctors
+    from cli.commands import doctor as doctors
 
     sys.exit(doctors.run(stack, as_json=json_output))
 
@@ -424,7 +425,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""
-    from cli import logs as log_files
+    from cli.commands import logs as log_files
 
     status = log_files.show(load_up(stack, outputs), what, lines=lines, follow=follow)
     if status == EXIT_INTERRUPTED:

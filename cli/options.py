@@ -30,7 +30,7 @@ def stack_named(name: str) -> Stack:
 
 def default_stack() -> str:
     """Return the stack of a command without `--stack`. If a setting chose it, standard error names that."""
-    from cli.runner import selection
+    from cli import selection
 
     chosen = selection.default(project())
     if chosen.by is not None:
@@ -227,7 +227,7 @@ def load_up(stack: Stack, outputs: str | None = None) -> StackUp:
     try:
         return StackUp.of(stack, load(stack))
     except UserError as error:
-        from cli import provider
+        from cli.providers import provider
 
         name = provider.of_cluster(stack)
         if name is None:

@@ -222,8 +222,8 @@ def loader_archive(provider: str, root: Path = ROOT) -> bytes:
     """
     node = root / "node"
     files = {"__main__.py": (node / "loader.py").read_bytes()}
-    shared = ("__init__.py", "waiting.py", "http_client.py", "cloud_api.py")
-    files |= {f"node/{name}": (node / name).read_bytes() for name in shared}
+    system = (f"system/{name}.py" for name in ("__init__", "waiting", "http_client", "cloud_api"))
+    files |= {f"node/{name}": (node / name).read_bytes() for name in ("__init__.py", *system)}
     files |= {f"node/{provider}/{name}": content for name, content in tree(node / provider)}
     return _zip(files)
 

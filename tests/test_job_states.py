@@ -17,11 +17,11 @@ import pytest
 
 from cli.changes import jobs, table
 from cli.changes.decision import ClusterControl, drain
+from cli.commands.operate import _keeps_nodes
+from cli.commands.sweep.plan import PlannedRun
+from cli.commands.sweep.watch import _live_row
 from cli.console.jobs import situation
 from cli.console.status import show_status
-from cli.operate import _keeps_nodes
-from cli.sweep.plan import PlannedRun
-from cli.sweep.watch import _live_row
 from node import benchmark
 from node.backup import restore, take
 from node.elastic.budget import Budget, BudgetEnforcer
@@ -265,8 +265,8 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
     down: {"cli/changes/decision.py"},
     waiting_for_the_end: {"cli/changes/jobs.py"},
     status: {
-        "node/elastic/status.py", "cli/console/status.py", "cli/console/jobs.py", "cli/operate.py",
-        "cli/sweep/watch.py",
+        "node/elastic/status.py", "cli/console/status.py", "cli/console/jobs.py", "cli/commands/operate.py",
+        "cli/commands/sweep/watch.py",
     },
     logs: {"node/logs/find.py"},
     backup: {"node/backup/take.py"},
@@ -326,7 +326,7 @@ def test_the_end_of_jobs_that_hold_nodes_is_waited_for(
 FOLDERS = ("node", "cli", "operations", "localcloud", "workload", "infra", "component", "tools")
 OF_CLOUDS = {
     # The words of AWS Batch, of Step Functions, of EC2 Image Builder, and of Google's machines.
-    "cli/aws/batch/commands.py", "cli/aws/batch/jobs.py", "cli/aws/batch/teardown.py",
+    "cli/providers/batch/commands.py", "cli/providers/batch/jobs.py", "cli/providers/batch/teardown.py",
     "infra/aws/batch/states.py", "operations/aws/batch/service.py", "operations/aws/batch/shutdown.py",
     "operations/aws/images.py", "operations/gcp/machines.py", "node/elastic/drivers/gce/driver.py",
     "node/elastic/drivers/gce/launches.py",
@@ -338,8 +338,8 @@ ASKING = {
 }  # fmt: skip
 OTHERS = {
     # Attributes of the same names that are none of a job of Slurm's.
-    "cli/sweep/table.py", "cli/aws/batch/changes.py", "cli/aws/batch/teardown.py", "workload/train.py",
-    "node/elastic/disks.py",
+    "cli/commands/sweep/table.py", "cli/providers/batch/changes.py", "cli/providers/batch/teardown.py",
+    "workload/train.py", "node/elastic/disks.py",
 }  # fmt: skip
 """Modules that have such an attribute of something else."""
 

@@ -16,8 +16,11 @@ from tests.support.checkout import CODE, ROOT, sources
 FILES = sources()
 CLOUD_SDKS = ("pulumi_aws", "pulumi_gcp", "boto3", "botocore", "google")
 LAYERS = ("infra", "operations", "cli")
-PROVIDERS = [f"{folder}.{name}" for folder in LAYERS for name in ("local", "aws", "gcp")]
-OF_CLOUDS = {(folder, name) for folder in LAYERS for name in ("aws", "gcp")}
+ROOMS = ("infra", "operations", "cli/providers")
+"""Where each of these has a folder for each provider."""
+PROVIDERS = [f"{room.replace('/', '.')}.{name}" for room in ROOMS for name in ("local", "aws", "gcp")]
+OF_CLOUDS = tuple(f"{room}/{name}/" for room in ROOMS for name in ("aws", "gcp"))
+OF_CLOUDS += ("cli/providers/batch/",)
 IMPORTS = {
     "__main__.py": {"infra"},
     "component": {"component", "infra"},
@@ -93,7 +96,7 @@ def test_a_folders_code_imports_what_runs_where_it_runs() -> None:
 
 
 def test_the_table_finds_an_import_that_crosses() -> None:
-    assert crossing("infra/aws/x.py", "def f():\n    from cli.aws import account\n") == {"cli"}
+    assert crossing("infra/aws/x.py", "def f():\n    from cli.providers.aws import account\n") == {"cli"}
     assert crossing("node/x.py", "import infra.design\n") == {"infra"}
     assert crossing("__main__.py", "from cli import providers\nfrom infra import providers\n") == {"cli"}
     assert crossing("operations/x.py", "from cli import main\n") == {"cli"}
@@ -133,7 +136,7 @@ def test_the_program_takes_of_the_node_code_what_does_nothing() -> None:
         for line in taken(file.read_text(), str(file.relative_to(ROOT)))
     ] == []
     assert [*taken("from node.system.rpc import call, Address")] == ["x.py: node.system.rpc.call"]
-    assert [*taken("from node import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.system.rpc.call"]
+    assert [*taken("from node.system import rpc\nrpc.call()\nrpc.LIMIT")] == ["x.py: node.system.rpc.call"]
 
 
 def named_modules(text: str) -> set[str]:
@@ -164,8 +167,10 @@ def test_the_program_names_no_module_but_the_operations_entry_points() -> None:
 
 
 def test_a_module_that_a_command_names_is_found() -> None:
-    text = '"""cli.main"""\nX = ("-m", "cli.main")\nY = f"python -m cli.chaos {X}"\nZ = "node.example"'
-    assert named_modules(text) == {"cli.main", "cli.chaos"}
+    text = (
+        '"""cli.main"""\nX = ("-m", "cli.main")\nY = f"python -m cli.commands.chaos {X}"\nZ = "node.example"'
+    )
+    assert named_modules(text) == {"cli.main", "cli.commands.chaos"}
 
 
 def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
@@ -265,7 +270,7 @@ def test_the_others_import_of_the_workload_what_runs_without_its_environment() -
         assert found(folder, "tensorflow", "tf_keras", "keras", "numpy", "sklearn") == []
 
 
-@pytest.mark.parametrize("folder", ["infra/config", "cli/runner", "cli/console"])
+@pytest.mark.parametrize("folder", ["infra/config", "cli/engine", "cli/console"])
 def test_shared_parts_know_no_provider(folder: str) -> None:
     clouds = found(folder, *PROVIDERS, *CLOUD_SDKS, allow=("google.protobuf",))
     assert clouds == []
@@ -274,7 +279,7 @@ def test_shared_parts_know_no_provider(folder: str) -> None:
 def test_what_clouds_share_knows_none_of_them() -> None:
     assert found("infra/clouds", *PROVIDERS, *CLOUD_SDKS) == []
     assert found("operations/clouds", *PROVIDERS, *CLOUD_SDKS) == []
-    assert found("cli/clouds", *PROVIDERS, "cli.main", *CLOUD_SDKS) == []
+    assert found("cli/providers/clouds", *PROVIDERS, "cli.main", *CLOUD_SDKS) == []
 
 
 def test_the_design_is_pure() -> None:
@@ -295,8 +300,8 @@ def test_providers_do_not_know_each_other() -> None:
         others = [name for name in PROVIDERS if not name.endswith(own)]
         assert found(f"infra/{own}", *others) == []
         assert found(f"operations/{own}", *others) == []
-        assert found(f"cli/{own}", *others, "cli.main", "cli.operate") == []
-    for folder in ("infra/local", "operations/local", "cli/local"):
+        assert found(f"cli/providers/{own}", *others, "cli.main", "cli.commands.operate") == []
+    for folder in ("infra/local", "operations/local", "cli/providers/local"):
         assert found(folder, *CLOUD_SDKS) == []
     assert found("node/aws", "node.gcp") == []
     assert found("node/gcp", "node.aws") == []
@@ -306,7 +311,7 @@ def test_clouds_clients_are_imported_by_their_own_parts_only() -> None:
     strangers = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in FILES
-        if path.relative_to(ROOT).parts[:2] not in OF_CLOUDS and "drivers" not in path.parts
+        if not str(path.relative_to(ROOT)).startswith(OF_CLOUDS) and "drivers" not in path.parts
         for name, _ in imports(path)
         if name.partition(".")[0] in CLOUD_SDKS and not name.startswith("google.protobuf")
     ]
@@ -349,7 +354,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         for module, path in ours.items()
     }
     for arrow in arrows.values():
-        # `from cli.runner import lock` also names the package, but uses nothing of it.
+        # `from cli.engine import lock` also names the package, but uses nothing of it.
         arrow -= {name.rpartition(".")[0] for name in arrow}
     assert circle(arrows) == []
 
@@ -360,15 +365,18 @@ def test_a_circle_is_found() -> None:
 
 
 def test_providers_are_named_where_one_is_chosen_alone() -> None:
-    """`infra.providers` chooses one for the program, and `cli.provider` for the commands. The other modules
-    are commands for the local stack or this machine."""
-    choosers = {"infra/providers.py", "cli/provider.py"}
+    """`infra.providers` chooses one for the program, and `cli.providers.provider` for the commands.
+
+    The other modules are commands for the local stack or this machine.
+    """
+    choosers = {"infra/providers.py", "cli/providers/provider.py"}
     clouds = [name for name in PROVIDERS if not name.endswith("local")]
     named = {line.partition(":")[0] for folder in LAYERS for line in found(folder, *clouds)}
-    assert {file for file in named if file.split("/")[1] not in ("aws", "gcp")} == choosers
+    assert {file for file in named if not file.startswith(OF_CLOUDS)} == choosers
     named = {line.partition(":")[0] for folder in LAYERS for line in found(folder, *PROVIDERS)}
-    elsewhere = {file for file in named - choosers if file.split("/")[1] not in ("local", "aws", "gcp")}
-    assert all(file.startswith("cli/") and file.count("/") == 1 for file in elsewhere), elsewhere
+    own = (*OF_CLOUDS, *(f"{room}/local/" for room in ROOMS))
+    elsewhere = {file for file in named - choosers if not file.startswith(own)}
+    assert all(re.fullmatch(r"cli/(commands/)?[^/]+", file) for file in elsewhere), elsewhere
 
 
 def test_nothing_of_ours_does_work_at_import() -> None:

@@ -53,7 +53,7 @@ ALONE = {"localcloud/hosts_namespace.py", "localcloud/init.py", "node/loader.py"
 """Files that run by themselves, before or without the project's other code."""
 SIGNALS = {
     "operations/local/system_packages.py": "Ctrl-C asks apt to stop; it is never killed",
-    "cli/logs.py": "the first Ctrl-C ends the program that follows a log, the second kills it",
+    "cli/commands/logs.py": "the first Ctrl-C ends the program that follows a log, the second kills it",
 }
 """Files that start a program of their own -> the signal that it needs, and that nothing else needs."""
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cli.commands.report import page, runs
 from cli.console import plan, status, tables
-from cli.report import page, runs
 from cli.results import Kept
 from node.system.plurals import count
 from tests.cli.test_console import RESULT, STATUS

@@ -42,7 +42,7 @@ def ec2() -> dict[str, Any]:
     """EC2's types, from moto."""
     import moto
 
-    from cli.aws import types
+    from cli.providers.aws import types
 
     data = Path(moto.__file__).parent / "ec2" / "resources"
     described = json.loads(gzip.decompress((data / "instance_types.json.gz").read_bytes()))

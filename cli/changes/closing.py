@@ -6,7 +6,7 @@ need no program of ours there, because the cluster may be of another version.
 
 A mark does not tell whether its command still works. On this machine its process does. Elsewhere its age
 must: what a command does before the engine works takes a few minutes, and from then on the engine's backend
-refuses everybody else (`cli.runner.backend`).
+refuses everybody else (`cli.engine.backend`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.changes import jobs
-from cli.runner.state import boot_id
+from cli.engine.state import boot_id
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack

@@ -13,8 +13,7 @@ from rich.console import Console as RichConsole
 from rich.status import Status
 from rich.text import Text
 
-from cli.hints import from_here
-from cli.runner.events import (
+from cli.console.events import (
     Event,
     Message,
     Operation,
@@ -24,6 +23,7 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
+from cli.hints import from_here
 from infra.errors import UserError
 
 _MARKS = {"created": "+", "updated": "~", "replaced": "±", "deleted": "-"}

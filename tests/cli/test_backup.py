@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from cli import backup, provider
-from cli.local.provider import LocalProvider
+from cli.commands import backup
+from cli.providers import provider
+from cli.providers.local.provider import LocalProvider
 from infra import os_errors
 from infra.config import parse
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, NotUpError
@@ -192,7 +193,7 @@ def test_backups_in_the_bucket_are_listed(
 def test_processes_and_batch_have_no_backups(
     up: StackUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.local.provider._standing", lambda up: RunDirectory(tmp_path))
+    monkeypatch.setattr("cli.providers.local.provider._standing", lambda up: RunDirectory(tmp_path))
     with sentences.raises("backup.processes") as error:
         backup.make(up, None, bucket=False)
     assert error.value.exit_code == EXIT_REFUSED

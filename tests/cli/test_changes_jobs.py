@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cli.changes import closing, jobs
 from cli.changes.decision import ClusterControl, drain
 from cli.changes.jobs import Job, parse
-from cli.local import running
+from cli.providers.local import running
 from infra.errors import UserError
 from node.slurm.environment import of_ours
 from node.slurm.fields import LISTED, Kind

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cli.aws.changes import RULES
 from cli.changes import table
 from cli.changes.table import Kind
-from cli.gcp import changes as gcp_changes
-from cli.local import running
+from cli.providers.aws.changes import RULES
+from cli.providers.gcp import changes as gcp_changes
+from cli.providers.local import running
 from node.design.model import Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 

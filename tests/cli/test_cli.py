@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, operate, runner
+from cli import engine as runner
 from cli import main as cli
-from cli.local.provider import LocalProvider
+from cli.commands import operate
+from cli.providers import login_machine
+from cli.providers.local.provider import LocalProvider
 from infra.config import StackConfig
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
@@ -355,7 +357,9 @@ def test_a_reader_that_leaves_early_is_no_reason_for_words(tmp_path: Path, unbuf
 
 
 def test_exec_and_status_start_without_pulumi() -> None:
-    modules = "cli.main, cli.login_machine, cli.local.provider, cli.slurm_release, infra.config"
+    modules = (
+        "cli.main, cli.providers.login_machine, cli.providers.local.provider, cli.slurm_release, infra.config"
+    )
     code = f"import sys; import {modules}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -366,7 +370,7 @@ def test_exec_and_status_start_without_pulumi() -> None:
         timeout=60,
     )
     sdks = {"pulumi", "pulumi_command", "grpc", "tensorflow", "pulumi_aws", "pulumi_gcp"}
-    heavy = {*sdks, "cli.doctor.general"}
+    heavy = {*sdks, "cli.commands.doctor.general"}
     assert not heavy & set(done.stdout.split())
 
 

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from cli.console import plan, status, tables
-from cli.console.progress import Console, clock
-from cli.runner.events import (
+from cli.console.events import (
     Message,
     Operation,
     OutputLine,
@@ -20,6 +19,7 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
+from cli.console.progress import Console, clock
 from infra.errors import NotUpError, UserError
 from tests.support import sentences
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
+from cli.commands.sweep.table import Board, Line, Phase, Row, show_summary, tally, window
 from cli.console.progress import Console
-from cli.sweep.table import Board, Line, Phase, Row, show_summary, tally, window
 
 LONG = "waits: quota: " + "no more than two nodes of this kind " * 4
 

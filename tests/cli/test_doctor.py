@@ -18,13 +18,15 @@ from typing import Any
 
 import pytest
 
-from cli import doctor, slurm_release
+from cli import findings as finding
 from cli import main as cli
-from cli import provider as providers
-from cli.doctor import finding, general
-from cli.doctor.finding import Check, Finding, Severity, examine, fine, stops, warns
-from cli.doctor.general import windows
-from cli.runner import embedded
+from cli import slurm_release
+from cli.commands import doctor
+from cli.commands.doctor import general
+from cli.commands.doctor.general import windows
+from cli.engine import embedded
+from cli.findings import Check, Finding, Severity, examine, fine, stops, warns
+from cli.providers import provider as providers
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, owner

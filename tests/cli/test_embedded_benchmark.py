@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.runner import embedded
+from cli.engine import embedded
 from tests.support.tiny_project import Tiny, make
 
 PROGRAM = """

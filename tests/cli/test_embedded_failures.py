@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import embedded
-from cli.runner.events import ResourceFailed
+from cli.console.events import ResourceFailed
+from cli.engine import embedded
 from infra.errors import UserError
 from tests.support import sentences
 from tests.support.checkout import until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import embedded
+from cli.engine import embedded
 from tests.support import sentences
 from tests.support.tiny_project import Tiny, make
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import embedded, state
+from cli.engine import embedded, state
 from infra.errors import UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack

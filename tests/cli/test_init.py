@@ -22,9 +22,9 @@ import typer
 import yaml
 
 from cli import main as cli
+from cli.commands.init import choices, commented, questions
+from cli.commands.init.choices import Choices
 from cli.hints import hint
-from cli.init import choices, commented, questions
-from cli.init.choices import Choices
 from infra.config import ConfigError, load_file, parse
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE
 from tests.support import sentences, shipped

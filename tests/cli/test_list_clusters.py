@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import typer
 
-from cli import list_clusters, main
+from cli import main
 from cli.changes.decision import ClusterControl
-from cli.clouds import known_clusters
+from cli.commands import list_clusters
 from cli.console.progress import Console
-from cli.local import clusters as local_clusters
-from cli.local import running
+from cli.providers.clouds import known_clusters
+from cli.providers.local import clusters as local_clusters
+from cli.providers.local import running
 from infra import config
 from infra.clouds.commands import ClusterRef
 from infra.design import design

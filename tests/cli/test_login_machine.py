@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, provider
-from cli.local.provider import LocalProvider
+from cli.providers import login_machine, provider
+from cli.providers.local.provider import LocalProvider
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import locations

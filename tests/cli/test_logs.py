@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, logs
 from cli import main as cli
-from cli import provider as providers
-from cli.local.provider import LocalProvider
+from cli.commands import logs
+from cli.providers import login_machine
+from cli.providers import provider as providers
+from cli.providers.local.provider import LocalProvider
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog

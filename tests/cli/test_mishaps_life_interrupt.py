@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from cli.runner import embedded, interrupt
-from cli.runner.events import Message
+from cli.console.events import Message
+from cli.engine import embedded, interrupt
 from infra.errors import UserError
 from node.system.processes import ProcessId
 from operations import processes
@@ -178,7 +178,7 @@ def test_a_command_in_the_background_says_what_interrupts_it(ignored: Sequence[i
     code = f"""
         import os, sys
         sys.path.insert(0, {str(ROOT)!r})
-        from cli.runner import interrupt
+        from cli.engine import interrupt
         hint = interrupt.background_hint()
         print(hint == (f"started in the background: Ctrl-C does not reach this command, "
               f"`kill {{os.getpid()}}` interrupts it"), hint is None)
@@ -243,7 +243,7 @@ def test_what_nohup_ignores_stays_ignored() -> None:
     code = f"""
         import os, signal, sys
         sys.path.insert(0, {str(ROOT)!r})
-        from cli.runner import interrupt
+        from cli.engine import interrupt
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with interrupt.as_keyboard_interrupt():
             os.kill(os.getpid(), signal.SIGHUP)
@@ -259,7 +259,7 @@ def test_what_runs_in_the_background_can_be_ended() -> None:
     code = f"""
         import os, signal, sys, time
         sys.path.insert(0, {str(ROOT)!r})
-        from cli.runner import interrupt
+        from cli.engine import interrupt
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with interrupt.as_keyboard_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
@@ -318,7 +318,7 @@ def run_up(tiny: Tiny) -> list[str]:
         from cli import main as cli
         from cli.console.progress import Console
         from infra.errors import UserError
-        from cli.runner import embedded; from infra.program import locations
+        from cli.engine import embedded; from infra.program import locations
         from infra.program.stack import Stack
         locations.run_root = lambda: Path({str(tiny.run_root)!r})
         console = Console()

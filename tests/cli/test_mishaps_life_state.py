@@ -18,11 +18,12 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli import login_machine, operate
 from cli import main as cli
+from cli.commands import operate
 from cli.console.progress import Console
-from cli.runner import embedded, state
-from cli.runner.state import DamagedStateError, Record, State
+from cli.engine import embedded, state
+from cli.engine.state import DamagedStateError, Record, State
+from cli.providers import login_machine
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design
 from infra.errors import NotUpError, UserError
@@ -76,7 +77,7 @@ def test_a_kill_never_cuts_the_state_off(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from cli.runner.state import Record, State
+from cli.engine.state import Record, State
 state = State(Path(sys.argv[1]), "p", "s")
 for number in range(10**9):
     state.put(Record(str(number % 50), "t", "n", True, inputs={{"text": "x" * (number % 50) * 200}}))

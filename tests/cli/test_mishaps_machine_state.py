@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import state
+from cli.engine import state
 from infra.program import folders, locations
 from tests.support import sentences
 from tests.support.tiny_project import Tiny, make

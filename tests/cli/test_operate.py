@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from cli import login_machine, operate, results, runner
-from cli.changes import runs
+from cli import engine as runner
+from cli import results
 from cli.changes.decision import CheckedChanges
+from cli.commands import operate, runs
 from cli.console.progress import Console
-from cli.local.provider import LocalProvider
+from cli.providers import login_machine
+from cli.providers.local.provider import LocalProvider
 from infra.benchmark import BenchmarkRun
 from infra.config import StackConfig, parse
 from infra.design import benchmark_design, design

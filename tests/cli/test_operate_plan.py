@@ -17,11 +17,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli import doctor, operate, provider, runner
-from cli.clouds.base import CloudProvider
+from cli import engine as runner
+from cli.commands import doctor, operate
+from cli.commands.doctor import general
 from cli.console.progress import Console
-from cli.doctor import general
-from cli.doctor.finding import Severity
+from cli.findings import Severity
+from cli.providers import provider
+from cli.providers.clouds.base import CloudProvider
 from infra import outputs
 from infra.config import load_file
 from infra.design import design

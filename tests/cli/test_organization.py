@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cli import hints, options, runner
-from cli.runner import organization, selection
-from cli.runner.automation import PulumiRunner
+from cli import engine as runner
+from cli import hints, options, selection
+from cli.engine import organization
+from cli.engine.automation import PulumiRunner
 from infra.config import ConfigError, stack_file
 from infra.errors import EXIT_REFUSED, EXIT_USAGE
 from infra.program import clusters, folders, owner

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli import hints
-from cli.local import sshd
+from cli.providers.local import sshd
 from infra.aws import access as aws_access
 from infra.clouds.commands import ClusterRef
 from infra.gcp import access as gcp_access

@@ -13,13 +13,15 @@ import pytest
 import yaml
 from rich.console import Console as RichConsole
 
-from cli import operate, provider, runner
-from cli.aws.provider import AwsProvider
+from cli import engine as runner
 from cli.changes.decision import CheckedChanges
+from cli.commands import operate
+from cli.console.events import ResourceDone, ResourceStarted, Summary
 from cli.console.progress import Console
-from cli.runner.automation import PulumiRunner
-from cli.runner.events import ResourceDone, ResourceStarted, Summary
-from cli.runner.plan import plan
+from cli.engine.automation import PulumiRunner
+from cli.engine.plan import plan
+from cli.providers import provider
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.batch import environment
 from infra.config import load_file
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError

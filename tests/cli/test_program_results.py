@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from cli import env, login_machine, report, results
+from cli import results
+from cli.commands import env, report
+from cli.commands.report import programs
+from cli.commands.sweep import table
+from cli.commands.sweep.plan import Plan, PlannedRun
+from cli.commands.sweep.watch import Progress
 from cli.console import jobs, tables
-from cli.report import programs
+from cli.providers import login_machine
 from cli.results import Kept
-from cli.sweep import table
-from cli.sweep.plan import Plan, PlannedRun
-from cli.sweep.watch import Progress
 from infra.program.stack import Stack
 from operations.access import StackUp
 from tests.support.checkout import ROOT

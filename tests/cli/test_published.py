@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.report import runs
-from cli.report.series import Series, group
+from cli.commands.report import runs
+from cli.commands.report.series import Series, group
 from infra.instance_types.catalog import catalog
 from tests.support.checkout import ROOT
 

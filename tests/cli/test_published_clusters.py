@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, logs, outputs
 from cli import main as cli
-from cli.aws.provider import AwsProvider
-from cli.gcp.provider import GcpProvider
-from cli.local.provider import LocalProvider
+from cli import outputs
+from cli.commands import logs
+from cli.providers import login_machine
+from cli.providers.aws.provider import AwsProvider
+from cli.providers.gcp.provider import GcpProvider
+from cli.providers.local.provider import LocalProvider
 from infra.config import load_file
 from infra.design import design
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError
@@ -440,7 +442,7 @@ def test_messages_name_the_outputs_and_no_stack(
 SHELL = """
 import os, sys
 sys.path.insert(0, {root!r})
-from cli.login_machine import read_terminal
+from cli.providers.login_machine import read_terminal
 from infra.errors import UserError
 {before}
 sys.stdin.buffer.read()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.report import charts, draw, page, words
-from cli.report.charts import Chart, Dot, Line, Style
-from cli.report.runs import Run, published_runs
-from cli.report.series import group
+from cli.commands.report import charts, draw, page, words
+from cli.commands.report.charts import Chart, Dot, Line, Style
+from cli.commands.report.runs import Run, published_runs
+from cli.commands.report.series import group
 from tests.support.report_records import local, record, runs
 from tests.support.wide import wide
 
@@ -417,7 +417,7 @@ def test_names_keep_apart_where_we_the_ideal_and_the_predicted_line_are_one(most
 
 def test_the_plot_of_batch_is_of_the_same_kind() -> None:
     """Its ideal line was straight between a linear and a logarithmic scale: 3x at 8 machines."""
-    from cli.aws.batch import report as batch
+    from cli.providers.batch import report as batch
 
     mine = [batch.Row("ours", n, 8 * n, "p3dn.24xlarge", 700.0 * 8 * n) for n in (1, 2, 8)]
     chart = batch.chart(mine, batch.published())

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from cli import main as cli
-from cli import report, results
-from cli.report import page, table
-from cli.report.runs import published_rows, published_runs
+from cli import results
+from cli.commands import report
+from cli.commands.report import page, table
+from cli.commands.report.runs import published_rows, published_runs
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.report_reader import Page, draw_equal_charts_once

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cli.report import page, words
-from cli.report.runs import published_runs
-from cli.report.series import group
+from cli.commands.report import page, words
+from cli.commands.report.runs import published_runs
+from cli.commands.report.series import group
 from tests.support.report_reader import Page, draw_equal_charts_once
 from tests.support.report_records import local, record, runs
 from tests.support.wide import wide

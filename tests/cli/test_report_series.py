@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.report import page, words
-from cli.report.series import Series, Spread, group, ranked
+from cli.commands.report import page, words
+from cli.commands.report.series import Series, Spread, group, ranked
 from tests.support.report_records import local, record, runs
 
 TIMES = st.floats(0.01, 1e5)

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli import report, results
+from cli import results
+from cli.commands import report
+from cli.commands.report import table
 from cli.console import tables
-from cli.report import table
 from infra.program import locations
 from tests.support import sentences
 from tests.support.sweep_cluster import record

@@ -26,18 +26,19 @@ import pytest
 import typer
 from pulumi.automation import errors
 
-from cli import backup, doctor, env, login_machine, logs, operate
-from cli import cp as copies
 from cli import main as cli
-from cli import report as reports
 from cli.changes.closing import Holder
 from cli.changes.decision import ClusterControl
+from cli.commands import backup, doctor, env, logs, operate
+from cli.commands import cp as copies
+from cli.commands import report as reports
+from cli.commands.report import Made
 from cli.console.progress import Console
-from cli.local import clusters as local_clusters
-from cli.local import running
-from cli.local.provider import LocalProvider
-from cli.report import Made
-from cli.runner import automation, backend, embedded, state
+from cli.engine import automation, backend, embedded, state
+from cli.providers import login_machine
+from cli.providers.local import clusters as local_clusters
+from cli.providers.local import running
+from cli.providers.local.provider import LocalProvider
 from infra.config import load_file
 from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli import list_clusters
-from cli.local import published_settings
-from cli.runner import plugins
-from cli.runner.automation import PulumiRunner
+from cli.commands import list_clusters
+from cli.engine import plugins
+from cli.engine.automation import PulumiRunner
+from cli.providers.local import published_settings
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
@@ -132,7 +132,7 @@ def test_a_killed_up_keeps_nobody_else_away(
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from cli.runner.automation import PulumiRunner
+from cli.engine.automation import PulumiRunner
 from infra.program import locations
 from infra.program.stack import Stack
 locations.run_root = lambda: Path({str(tiny.run_root)!r})

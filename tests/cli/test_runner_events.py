@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pulumi.automation import EngineEvent
 
-from cli.runner.engine_events import Translator
-from cli.runner.events import (
+from cli.console.events import (
     Event,
     Message,
     OutputLine,
@@ -17,6 +16,7 @@ from cli.runner.events import (
     ResourceStarted,
     Summary,
 )
+from cli.engine.engine_events import Translator
 
 URN = "urn:pulumi:t::p::slurm-stacks:index:Part$command:local:Command::a"
 STACK = "urn:pulumi:t::p::pulumi:pulumi:Stack::p-t"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cli.runner.automation import MACHINES, PulumiRunner, resources_of
-from cli.runner.events import Event, Message
+from cli.console.events import Event, Message
+from cli.engine.automation import MACHINES, PulumiRunner, resources_of
 from infra.errors import UserError
 from tests.support.fake_pulumi import called, install
 from tests.support.replacements import of_stack

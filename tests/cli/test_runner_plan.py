@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.runner.plan import Plan, plan
+from cli.engine.plan import Plan, plan
 from infra.program import mode
 from infra.program.stack import Stack
 from tests.support import sentences
@@ -265,7 +265,7 @@ def test_a_plan_of_a_local_stack_needs_little(tiny: Tiny) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
-        "from cli.runner.plan import plan\n"
+        "from cli.engine.plan import plan\n"
         "from infra.program.stack import Stack\n"
         f"plan(Stack(Path({str(tiny.path)!r}), 't'))\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"

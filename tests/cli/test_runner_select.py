@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import runner
-from cli.runner.automation import PulumiRunner
-from cli.runner.events import Event, Message
+from cli import engine as runner
+from cli.console.events import Event, Message
+from cli.engine.automation import PulumiRunner
 from infra.program import locations, owner
 from infra.program.stack import Stack
 from tests.support import sentences

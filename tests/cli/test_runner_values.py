@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.runner import project, wire
+from cli.engine import project, wire
 from infra.program.stack import Stack
 from tests.support import sentences, texts
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from cli import hints, login_machine, provider
+from cli import hints, selection
 from cli import main as cli
 from cli.hints import hint
-from cli.local.provider import LocalProvider
-from cli.runner import selection
+from cli.providers import login_machine, provider
+from cli.providers.local.provider import LocalProvider
 from infra.program.stack import Stack
 from operations.access import StackUp
 from tests.support.checkout import ROOT, SMALL, sources
@@ -168,7 +168,7 @@ def test_what_is_up_is_acted_on_whatever_its_file_says_by_now(
 def test_a_clouds_cluster_is_known_by_what_was_noted_of_it(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from cli.clouds import known_clusters
+    from cli.providers.clouds import known_clusters
     from infra.clouds.commands import ClusterRef
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cli import slurm_release
+from cli.commands.doctor import general
 from cli.console.status import show_release
-from cli.doctor import general
-from cli.doctor.finding import Severity
+from cli.findings import Severity
 from infra.config import StackConfig, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.console.status import node_words, show_status
-from cli.doctor import condition
+from cli.providers import condition
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase
 from node.slurm.node_flags import BASES, FLAGS, MISSING, ORIGINS

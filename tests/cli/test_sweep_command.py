@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli import report
-from cli.report import Made
+from cli.commands import report
+from cli.commands.report import Made
 from infra.errors import UserError
 from node.benchmark import Run
 from tests.support import sentences, sweep_cluster

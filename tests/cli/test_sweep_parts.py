@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.commands.sweep import plan as plans
+from cli.commands.sweep import table
+from cli.commands.sweep.command import Benchmark
+from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
+from cli.commands.sweep.watch import Progress, gone
 from cli.results import Kept
-from cli.sweep import plan as plans
-from cli.sweep import table
-from cli.sweep.command import Benchmark
-from cli.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
-from cli.sweep.watch import Progress, gone
 from infra.config import parse
 from infra.errors import UserError
 from infra.program import locations

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli import results
+from cli.commands.sweep import command, plan, watch
 from cli.console.progress import Console
-from cli.sweep import command, plan, watch
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack

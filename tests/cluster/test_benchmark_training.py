@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.report.runs import MUCH
+from cli.commands.report.runs import MUCH
 from tests.support.checkout import Checkout
 
 pytestmark = pytest.mark.tensorflow

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cli.clouds import heads
+from cli.providers.clouds import heads
 from localcloud import volumes
 from tests.support.checkout import until
 from tests.support.cloud_image import layers

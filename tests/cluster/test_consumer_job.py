@@ -20,8 +20,8 @@ RUN = """
 import json, sys
 from pathlib import Path
 from infra.errors import UserError
-from cli.runner import embedded
-from cli.runner.events import Summary
+from cli.engine import embedded
+from cli.console.events import Summary
 from infra.program.stack import Stack
 events = []
 try:

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from cli.aws.changes import RULES
 from cli.changes.table import Kind, compare
+from cli.providers.aws.changes import RULES
 from node.design.model import ClusterDesign, Partition
 from tests.support.changes_table import PAGE, PROVIDERS, SHORT, TABLE, document
 

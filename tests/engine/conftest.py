@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CLI without a login, with the command plugin of this user's own installation."""
-    from cli.runner.automation import command_plugin
+    from cli.engine.automation import command_plugin
 
     if why := command_plugin(lambda _event: None):
         pytest.skip(f"pulumi has no command plugin and cannot get it: {why}")

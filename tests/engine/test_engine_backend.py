@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from test_engine_semantics import write
 
-from cli import runner
-from cli.runner.events import Event, Message
+from cli import engine as runner
+from cli.console.events import Event, Message
 from infra.errors import UserError
 from infra.program import locations, owner
 from tests.support.tiny_project import Run, Tiny, make

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner.automation import command_plugin
+from cli.engine.automation import command_plugin
 from infra.program import locations
 from infra.program.stack import Stack
 from operations import guard

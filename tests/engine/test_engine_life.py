@@ -17,8 +17,8 @@ import pytest
 from test_engine_local_stack import Engine
 from test_engine_semantics import write
 
-from cli import runner
-from cli.runner.events import Event, Message
+from cli import engine as runner
+from cli.console.events import Event, Message
 from infra.errors import UserError
 from node.system.processes import ProcessId, descendants
 from operations.local import system_packages

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli.runner.automation import PulumiRunner
-from cli.runner.embedded import preview as embedded_preview
-from cli.runner.events import ResourceDone
-from cli.runner.plan import plan
+from cli.console.events import ResourceDone
+from cli.engine.automation import PulumiRunner
+from cli.engine.embedded import preview as embedded_preview
+from cli.engine.plan import plan
 from infra.errors import UserError
 from infra.program.stack import Stack
 from tests.support.project_file import project_file

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.runner.plan import plan
+from cli.engine.plan import plan
 from infra.program.stack import Stack
 from tests.support.checkout import ROOT
 

@@ -16,10 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import main as cli
-from cli.doctor import general as doctor
-from cli.doctor.finding import Severity
-from cli.operate import make_plan
-from cli.runner.plan import Plan
+from cli.commands.doctor import general as doctor
+from cli.commands.operate import make_plan
+from cli.engine.plan import Plan
+from cli.findings import Severity
 from infra.config import ConfigError, load_file, parse, placeholders
 from infra.errors import EXIT_USAGE
 from infra.program.stack import Stack

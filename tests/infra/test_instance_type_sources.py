@@ -33,7 +33,7 @@ def test_the_tables_are_what_the_tool_makes_of_their_sources(
 ) -> None:
     """To the byte: EC2's of its own description, as moto has it; Google's and the prices of transcriptions.
 
-    What is to differ from EC2's description is said in `cli/aws/types.py`, and why.
+    What is to differ from EC2's description is said in `cli/providers/aws/types.py`, and why.
     """
 
     def show(_repository: Path, path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import moto
 import pytest
 
-from cli.aws import types
+from cli.providers.aws import types
 from infra.config.rules.partitions import is_arm
 from infra.instance_types.catalog import Override, catalog, series
 

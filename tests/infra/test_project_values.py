@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from cli import init, instance_type_lookup, list_clusters, options
-from cli import provider as providers
-from cli.clouds import known_clusters
-from cli.clouds.base import file_design
-from cli.doctor import general
-from cli.runner import project
+from cli import options
+from cli.commands import init, list_clusters
+from cli.commands.doctor import general
+from cli.engine import project
+from cli.providers import instance_type_lookup
+from cli.providers import provider as providers
+from cli.providers.clouds import known_clusters
+from cli.providers.clouds.base import file_design
 from infra.config import ConfigError, load_file, stack_file
 from infra.config.advice import warnings
 from infra.design import design

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.operate import make_plan
+from cli.commands.operate import make_plan
 from infra.config import load_file
 from infra.program.stack import Stack
 from tests.support import aws_plans, gcp_plans, shipped

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
-from cli.operate import make_plan
+from cli.commands.operate import make_plan
 from infra import slurm_releases
 from infra.config import load_file, parse
 from infra.design import design

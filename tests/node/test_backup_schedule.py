@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from cli.console import status as console
-from cli.doctor import condition
+from cli.providers import condition
 from node.backup import archive, record, schedule, take
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.vm.clouds import local

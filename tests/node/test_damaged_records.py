@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cli.sweep.plan import Store
+from cli.commands.sweep.plan import Store
 from infra.instance_types import cache
 from infra.program import clusters
 from infra.program.stack import Stack

@@ -15,7 +15,7 @@ import pytest
 
 from cli.console.status import show_status
 from cli.disks import troubles
-from cli.doctor import condition
+from cli.providers import condition
 from node import command_line
 from node.design.folders import Folders
 from node.design.model import Mount, SlurmSettings

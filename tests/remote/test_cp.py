@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cli import cp, provider
+from cli.commands import cp
+from cli.providers import provider
 from infra.errors import EXIT_USAGE
 from infra.program.stack import Stack
 from infra.ssh import Target

@@ -12,8 +12,8 @@ import pulumi
 import pulumi_command as command
 import pytest
 
-from cli.runner import wire
-from cli.runner.plan import plan
+from cli.engine import wire
+from cli.engine.plan import plan
 from infra import ssh
 from infra.benchmark import BenchmarkRun
 from infra.clouds.shell import Endpoint, OpenSshShell, ShellPaths

@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cli.aws.changes import TABLE as AWS
 from cli.changes import table as changes
 from cli.changes.table import Kind, Row
-from cli.gcp.changes import TABLE as GOOGLE
-from cli.local.running import TABLE as LOCAL
+from cli.providers.aws.changes import TABLE as AWS
+from cli.providers.gcp.changes import TABLE as GOOGLE
+from cli.providers.local.running import TABLE as LOCAL
 from infra.config.cluster import ClusterConfig
 from node.design.model import ClusterDesign
 from tests.support.checkout import ROOT

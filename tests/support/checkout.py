@@ -135,7 +135,7 @@ class Checkout:
         """
         if self._elsewhere:
             return self.cluster("exec", "--", *command, timeout=timeout, check=check).stdout
-        from cli import provider
+        from cli.providers import provider
         from infra.errors import UserError
         from operations.access import StackUp
 
@@ -200,7 +200,7 @@ class Checkout:
 
     def chaos(self, *words: str) -> None:
         """Do what `./cluster chaos` does: `set KEY=VALUE …`, `clear`, or an action and its node."""
-        from cli.local import chaos
+        from cli.providers.local import chaos
         from infra.config import load_file
 
         config = load_file(self.folder / f"Pulumi.{self.stack}.yaml")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from cli.runner.events import Event, ResourceDone
+from cli.console.events import Event, ResourceDone
 from infra.errors import UserError
 from infra.program.stack import Stack
 from tests.support import remote_program
@@ -76,10 +76,10 @@ class Embedded:
 import json, sys
 from pathlib import Path
 from infra.errors import UserError
-from cli.runner import embedded
+from cli.engine import embedded
 from infra.program import locations
 from infra.program.stack import Stack
-from cli.runner.events import OutputLine, ResourceDone
+from cli.console.events import OutputLine, ResourceDone
 locations.run_root = lambda: Path(sys.argv[2])
 done, text, outputs = [], [], {}
 def note(event):
@@ -142,7 +142,7 @@ class Cli:
         return self._run("destroy")
 
     def _run(self, verb: str) -> Outcome:
-        from cli.runner.automation import PulumiRunner
+        from cli.engine.automation import PulumiRunner
 
         events: list[Event] = []
         try:

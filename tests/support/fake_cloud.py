@@ -14,9 +14,9 @@ import pytest
 
 from cli.changes.jobs import PARTITIONS_LISTING
 from cli.changes.table import Kind, Row, Rules
-from cli.clouds.base import CloudProvider
-from cli.clouds.listing import Listed
-from cli.doctor.finding import Check
+from cli.findings import Check
+from cli.providers.clouds.base import CloudProvider
+from cli.providers.clouds.listing import Listed
 from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.errors import UserError

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cli.doctor.finding import Finding, Severity
-from cli.local.diagnosis.host import Host
+from cli.findings import Finding, Severity
+from cli.providers.local.diagnosis.host import Host
 
 ANSWERS = {
     "/usr/sbin/slurmctld": (0, "slurm-wlm 22.05.8"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cli.runner import plugins
+from cli.engine import plugins
 
 CLI = """\
 #!{python} -IS

@@ -20,7 +20,7 @@ main.main()
 """
 CLOSED = "cli.changes.decision._agreed"
 """What `down` calls when it has closed the partitions, and has told no job to end."""
-DESTROY = "cli.operate._destroy"
+DESTROY = "cli.commands.operate._destroy"
 
 
 def run(checkout: Checkout, places: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:

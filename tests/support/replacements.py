@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from cli.runner import plan, program, project
+from cli.engine import plan, program, project
 from infra.program.stack import Stack
 from node.design.model import ClusterDesign
 from node.design.published import parse_settings

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cli.report import draw
+from cli.commands.report import draw
 
 _svg = functools.cache(draw.svg)
 

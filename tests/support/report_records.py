@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import results
-from cli.report.runs import Run, of
+from cli.commands.report.runs import Run, of
 from workload.result import mistakes
 
 DIGEST = "fd5435023d5781f4ef14651ed4caba7eb89e667270c922e20915532e14b2e459"

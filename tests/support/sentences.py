@@ -21,7 +21,7 @@ from infra.errors import UserError
 from infra.os_errors import user_name
 
 if TYPE_CHECKING:  # the training environment, in which some tests run, lacks what the doctor imports
-    from cli.doctor.finding import Finding, Severity
+    from cli.findings import Finding, Severity
 
 ROOT = Path(__file__).parents[2]
 HEAD = "== "

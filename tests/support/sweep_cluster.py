@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from cli import login_machine, report, results
 from cli import main as cli
-from cli.report import Made
-from cli.sweep import watch
+from cli import results
+from cli.commands import report
+from cli.commands.report import Made
+from cli.commands.sweep import watch
+from cli.providers import login_machine
 from infra.errors import NotUpError, UserError
 from infra.program import locations
 from node.benchmark import Sweep

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from cli.runner import embedded
-from cli.runner.events import Event, Message, OutputLine, ResourceDone, Summary
-from cli.runner.state import STATE_FILE
+from cli.console.events import Event, Message, OutputLine, ResourceDone, Summary
+from cli.engine import embedded
+from cli.engine.state import STATE_FILE
 from infra.program import locations
 from infra.program.stack import Stack
 from node.system.processes import ProcessId
@@ -155,7 +155,7 @@ class Tiny:
             from pathlib import Path
             sys.path.insert(0, {str(ROOT)!r})
             from infra.errors import UserError
-            from cli.runner import embedded, interrupt; from infra.program import locations
+            from cli.engine import embedded, interrupt; from infra.program import locations
             from infra.program.stack import Stack
             locations.run_root = lambda: Path({str(self.run_root)!r})
             interrupt.GRACE_SECONDS = {grace!r} or interrupt.GRACE_SECONDS

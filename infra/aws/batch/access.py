@@ -1,4 +1,4 @@
-"""The names by which the commands of `cli.aws.batch` find what a stack has made: pure functions."""
+"""The names by which the commands of `cli.providers.batch` find what a stack has made: pure functions."""
 
 from __future__ import annotations
 

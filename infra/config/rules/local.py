@@ -9,7 +9,7 @@ from infra.config.mistakes import near
 from infra.config.rules.context import CLUSTER, Context
 from node.slurm.addressing import PORT_BLOCK
 
-# The most ports of slurmds on this machine. Each partition has blocks of them (see cli.local.run_directory).
+# The most ports of slurmds on this machine, in blocks for each partition (operations.local.run_directory).
 MOST_LOCAL_PORTS = 15_700
 """The most bytes in the name of an object in Cloud Storage."""
 

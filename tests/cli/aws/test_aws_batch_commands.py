@@ -14,15 +14,16 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from cli import login_machine, logs, provider
-from cli import report as reports
-from cli.aws import diagnosis
-from cli.aws.batch import jobs
-from cli.aws.batch.commands import BatchCommands, parse_nodes
-from cli.aws.provider import AwsProvider
+from cli.commands import logs
+from cli.commands import report as reports
+from cli.commands.sweep import command as sweep
 from cli.console.progress import Console
-from cli.doctor.finding import Severity
-from cli.sweep import command as sweep
+from cli.findings import Severity
+from cli.providers import login_machine, provider
+from cli.providers.aws import diagnosis
+from cli.providers.aws.provider import AwsProvider
+from cli.providers.batch import jobs
+from cli.providers.batch.commands import BatchCommands, parse_nodes
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED
 from node.design.model import Budget
@@ -212,7 +213,7 @@ def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> Non
             operations.setdefault(xform_name(name), set()).add(f"{prefix}:{name}")
     # Several services may have an operation of that name.
     called: list[set[str]] = []
-    for path in [*ROOT.glob("cli/aws/batch/*.py"), *ROOT.glob("operations/aws/batch/*.py")]:
+    for path in [*ROOT.glob("cli/providers/batch/*.py"), *ROOT.glob("operations/aws/batch/*.py")]:
         text = path.read_text()
         for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
             called += [operations[method]] if method in operations else []

@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli.aws.batch import jobs
+from cli.providers.batch import jobs
 from infra.errors import EXIT_USAGE, NotUpError
 from operations.aws.batch.service import BatchService, Job
 from tests.support import sentences

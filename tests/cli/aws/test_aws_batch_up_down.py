@@ -18,14 +18,15 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli import operate, runner
-from cli.aws.batch import changes, jobs, queues, teardown
-from cli.aws.provider import AwsProvider
+from cli import engine as runner
 from cli.changes.closing import Holder
 from cli.changes.decision import CheckedChanges
-from cli.clouds.base import CloudProvider
+from cli.commands import operate
+from cli.console.events import Summary
 from cli.console.progress import Console
-from cli.runner.events import Summary
+from cli.providers.aws.provider import AwsProvider
+from cli.providers.batch import changes, jobs, queues, teardown
+from cli.providers.clouds.base import CloudProvider
 from infra.addresses import private_parts
 from infra.aws.batch import access
 from infra.aws.batch.definition import ImageRequest

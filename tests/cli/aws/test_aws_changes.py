@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.aws.changes import RULES, TABLE, UNSEEN
 from cli.changes import table as changes
 from cli.changes.jobs import Job
 from cli.changes.table import Change, Kind, refusal
+from cli.providers.aws.changes import RULES, TABLE, UNSEEN
 from node.design.model import STATE, Accelerator, ClusterDesign, Hook, Mount, Network
 from tests.support.aws_mocks import (
     CONTROLLER,

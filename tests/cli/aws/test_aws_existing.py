@@ -11,9 +11,9 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws import diagnosis, existing
-from cli.aws.provider import AwsProvider
-from cli.doctor.finding import Finding, Severity, fine
+from cli.findings import Finding, Severity, fine
+from cli.providers.aws import diagnosis, existing
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError

@@ -10,9 +10,9 @@ from botocore.exceptions import ClientError
 from moto.servicequotas import models
 from moto.servicequotas.exceptions import NoSuchResource
 
-from cli.aws import diagnosis, quotas
-from cli.clouds.diagnosis import Wanted
-from cli.doctor.finding import Finding, Severity
+from cli.findings import Finding, Severity
+from cli.providers.aws import diagnosis, quotas
+from cli.providers.clouds.diagnosis import Wanted
 from infra.aws.tags import CLUSTER
 from node.design.model import ClusterDesign
 from tests.support import sentences

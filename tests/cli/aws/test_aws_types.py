@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cli import instance_type_lookup
-from cli.aws.types import ask
-from cli.doctor.finding import Severity
-from cli.doctor.general import machine_types
+from cli.commands.doctor.general import machine_types
+from cli.findings import Severity
+from cli.providers import instance_type_lookup
+from cli.providers.aws.types import ask
 from infra.config import ConfigError, load_file
 from infra.config.advice import warnings
 from infra.cost import cost, sentence

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.aws.provider import AwsProvider
-from cli.clouds import known_clusters
-from cli.clouds.base import CloudProvider
+from cli.providers.aws.provider import AwsProvider
+from cli.providers.clouds import known_clusters
+from cli.providers.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError
 from infra.errors import EXIT_REFUSED, UserError

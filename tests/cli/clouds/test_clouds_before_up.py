@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cli.doctor.finding import Check, Finding, fine, stops, warns
+from cli.findings import Check, Finding, fine, stops, warns
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from node.design.model import ClusterDesign
 from operations.openssh import SshError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.clouds import known_clusters
-from cli.doctor.finding import Finding, Severity
+from cli.findings import Finding, Severity
+from cli.providers.clouds import known_clusters
 from infra.config import load_file
 from infra.design import design as design_of
 from infra.errors import EXIT_REFUSED, NotUpError, UserError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cli.changes.decision import CheckedChanges
-from cli.clouds import heads, known_clusters, running
-from cli.doctor.finding import Severity
+from cli.findings import Severity
+from cli.providers.clouds import heads, known_clusters, running
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from node.design.model import Access, ClusterDesign, Host, Image, Mount, SlurmSettings

@@ -18,10 +18,10 @@ import pytest
 from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
-from cli.aws import changes as aws_changes
 from cli.changes import table
 from cli.changes.table import Kind
-from cli.gcp import changes as gcp_changes
+from cli.providers.aws import changes as aws_changes
+from cli.providers.gcp import changes as gcp_changes
 from infra.config import parse
 from infra.config.cluster import ClusterConfig
 from infra.design import design

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cli.aws import changes as aws
 from cli.changes.table import SHARED, Kind, Row, whole_table
-from cli.gcp import changes as gcp
+from cli.providers.aws import changes as aws
+from cli.providers.gcp import changes as gcp
 
 
 @pytest.mark.parametrize("table", [aws.TABLE, gcp.TABLE], ids=["aws", "gcp"])

@@ -14,7 +14,7 @@ import pytest
 
 from cli.changes import decision
 from cli.changes.jobs import Job, wait_line
-from cli.clouds import known_clusters, running
+from cli.providers.clouds import known_clusters, running
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli import runner
-from cli.clouds import known_clusters
-from cli.doctor.finding import Finding, Severity
+from cli import engine as runner
+from cli.findings import Finding, Severity
+from cli.providers.clouds import known_clusters
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from pulumi.automation.errors import CommandError
 
-from cli.clouds import heads
-from cli.runner import Look
-from cli.runner.automation import PulumiRunner, resources_of
-from cli.runner.engine_events import Translator
+from cli.engine import Look
+from cli.engine.automation import PulumiRunner, resources_of
+from cli.engine.engine_events import Translator
+from cli.providers.clouds import heads
 from infra.clouds.commands import ClusterRef
 from infra.config import parse
 from infra.design import design

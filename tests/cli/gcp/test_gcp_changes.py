@@ -9,7 +9,7 @@ import pytest
 
 from cli.changes import table as changes
 from cli.changes.table import Change, Kind, refusal
-from cli.gcp.changes import RULES, TABLE, UNSEEN
+from cli.providers.gcp.changes import RULES, TABLE, UNSEEN
 from node.design.model import Accelerator, ClusterDesign, Hook, Network
 from tests.support.changes_table import check_fields, check_keys
 from tests.support.gcp_mocks import CONTROLLER, CPU, FILESTORE, GPU, LOGIN, NFS, gcp_design, gcp_ssh_design

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from google.cloud import compute_v1 as gce
 
-from cli.clouds.diagnosis import Wanted
-from cli.doctor.finding import Finding, Severity
-from cli.gcp import diagnosis
-from cli.gcp.diagnosis import checks
+from cli.findings import Finding, Severity
+from cli.providers.clouds.diagnosis import Wanted
+from cli.providers.gcp import diagnosis
+from cli.providers.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
 from node.design.model import Accelerator, ClusterDesign
 from operations.gcp import account

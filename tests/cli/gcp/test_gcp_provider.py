@@ -15,11 +15,11 @@ import pulumi
 import pytest
 from typer.testing import CliRunner
 
-from cli import login_machine as cluster_access
 from cli import main as cli
-from cli import provider as providers
-from cli.gcp import changes
-from cli.gcp.provider import GcpProvider
+from cli.providers import login_machine as cluster_access
+from cli.providers import provider as providers
+from cli.providers.gcp import changes
+from cli.providers.gcp.provider import GcpProvider
 from infra import bundle, ssh
 from infra.clouds.commands import ClusterRef
 from infra.clouds.shell import OpenSshShell

@@ -11,9 +11,9 @@ import pytest
 from google.cloud import compute_v1 as gce
 from pulumi_gcp.filestore import outputs
 
-from cli.doctor.finding import Finding, Severity, fine
-from cli.gcp import diagnosis
-from cli.gcp.provider import GcpProvider
+from cli.findings import Finding, Severity, fine
+from cli.providers.gcp import diagnosis
+from cli.providers.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
 from node.design.model import Backup, Hook, Mount

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from google.cloud import compute_v1 as gce
 
-from cli import instance_type_lookup
+from cli.providers import instance_type_lookup
 from infra.config import ConfigError, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli import main as cli
-from cli.local import chaos
+from cli.providers.local import chaos
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import containers

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.finding import Finding, Severity
-from cli.local.diagnosis import cluster
-from cli.runner import embedded
+from cli.engine import embedded
+from cli.findings import Finding, Severity
+from cli.providers.local.diagnosis import cluster
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from localcloud.machines import CLUSTER_VARIABLE

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.finding import Severity, examine
-from cli.local import diagnosis, host_checks
-from cli.local.diagnosis import cluster
+from cli.findings import Severity, examine
+from cli.providers.local import diagnosis, host_checks
+from cli.providers.local.diagnosis import cluster
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.program import folders, locations

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.finding import Severity
-from cli.local.diagnosis import host as network
+from cli.findings import Severity
+from cli.providers.local.diagnosis import host as network
 from node.design.model import Partition
 from node.slurm.addressing import ports_needed
 from node.system import ports

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.finding import Severity
-from cli.local.diagnosis import host as resources
+from cli.findings import Severity
+from cli.providers.local.diagnosis import host as resources
 from node.design.model import BenchmarkDesign, Partition, SlurmSettings
 from tests.support import sentences
 from tests.support.doubles import design

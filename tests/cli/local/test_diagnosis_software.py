@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli.doctor.finding import Finding, Severity
-from cli.local.diagnosis import software
-from cli.local.diagnosis.host import Host
+from cli.findings import Finding, Severity
+from cli.providers.local.diagnosis import software
+from cli.providers.local.diagnosis.host import Host
 from operations.local import system_packages
 from tests.support import sentences
 from tests.support.fake_host import ANSWERS, host, seen

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.changes import runs as benchmark_runs
 from cli.changes import table as changes
 from cli.changes.decision import ClusterControl
 from cli.changes.jobs import Job
 from cli.changes.table import Kind, refusal
+from cli.commands import runs as benchmark_runs
+from cli.commands.doctor import general
 from cli.console import plan
-from cli.doctor import general
-from cli.doctor.finding import Finding, Severity
-from cli.local import running
-from cli.local.provider import LocalProvider
-from cli.local.running import RULES, TABLE, UNSEEN
+from cli.findings import Finding, Severity
+from cli.providers.local import running
+from cli.providers.local.provider import LocalProvider
+from cli.providers.local.running import RULES, TABLE, UNSEEN
 from infra import bundle, config
 from infra.design import design
 from infra.errors import UserError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli import shared_cores
-from cli.local import host_checks
+from cli.commands import shared_cores
+from cli.providers.local import host_checks
 from infra.config import parse
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog

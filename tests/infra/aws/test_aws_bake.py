@@ -18,7 +18,7 @@ import yaml
 from botocore.validate import ParamValidator
 from pulumi.runtime import mocks
 
-from cli.operate import make_plan
+from cli.commands.operate import make_plan
 from infra.aws import bake, policies
 from infra.aws.bake import AwsImages
 from infra.aws.cluster import AwsCluster

@@ -20,8 +20,8 @@ import pytest
 import yaml
 from botocore.validate import ParamValidator
 
+from cli.commands.operate import make_plan
 from cli.console.plan import show_plan
-from cli.operate import make_plan
 from infra import outputs
 from infra.aws import bake
 from infra.aws.batch import definition, policies

@@ -20,7 +20,7 @@ import moto
 import pytest
 import yaml
 
-from cli.operate import make_plan
+from cli.commands.operate import make_plan
 from infra.aws.launch_templates import interfaces
 from infra.config import load_file
 from infra.instance_types.catalog import catalog

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cli.commands.operate import make_plan
 from cli.console.plan import show_plan
-from cli.operate import make_plan
-from cli.runner.plan import Plan
+from cli.engine.plan import Plan
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.config import load_file
 from infra.errors import UserError

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cli.runner import project
+from cli.engine import project
 from infra.config import ConfigError, load_file, parse
 from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.fields import clock, time_limit_seconds

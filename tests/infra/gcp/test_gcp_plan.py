@@ -13,9 +13,9 @@ import yaml
 from typer.testing import CliRunner
 
 from cli import main as cli
+from cli.commands.operate import make_plan
 from cli.console.plan import show_plan
-from cli.operate import make_plan
-from cli.runner.plan import Plan
+from cli.engine.plan import Plan
 from infra.config import load_file
 from infra.errors import EXIT_USAGE, UserError
 from infra.gcp.instance_templates import BOOT_SCRIPT

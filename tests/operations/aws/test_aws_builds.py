@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from cli.aws.provider import AwsProvider
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, store
 from node.design.model import ClusterDesign, Image
 from tests.support import aws_account

@@ -12,7 +12,7 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from cli.aws.provider import AwsProvider
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, RECIPE, ROLE
 from infra.program.stack import Stack
 from operations.aws import __main__, images, machines

@@ -7,7 +7,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cli.aws.provider import AwsProvider
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, log_group, store
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack

@@ -10,11 +10,11 @@ from typing import Any
 import pulumi
 import pytest
 
-from cli import login_machine as cluster_access
-from cli import provider
-from cli.aws import diagnosis
-from cli.aws.provider import AwsProvider
-from cli.doctor.finding import Severity
+from cli.findings import Severity
+from cli.providers import login_machine as cluster_access
+from cli.providers import provider
+from cli.providers.aws import diagnosis
+from cli.providers.aws.provider import AwsProvider
 from infra.aws import access
 from infra.aws.cluster import AwsCluster
 from infra.clouds import shell

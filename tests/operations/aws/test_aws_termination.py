@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from cli.aws.provider import AwsProvider
+from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, ROLE
 from infra.program.stack import Stack
 from operations.aws import machines

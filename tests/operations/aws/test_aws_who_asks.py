@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from cli.aws import diagnosis
-from cli.aws.batch import teardown
-from cli.aws.provider import AwsProvider
+from cli.providers.aws import diagnosis
+from cli.providers.aws.provider import AwsProvider
+from cli.providers.batch import teardown
 from infra.aws import access
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.config import provider_settings

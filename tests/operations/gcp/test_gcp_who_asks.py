@@ -14,7 +14,7 @@ from google.auth import impersonated_credentials
 from google.oauth2 import credentials as users
 from google.oauth2 import service_account
 
-from cli.gcp import diagnosis
+from cli.providers.gcp import diagnosis
 from infra.clouds.commands import ClusterRef
 from infra.config import provider_settings
 from infra.errors import EXIT_REFUSED

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor.finding import Severity
-from cli.local.diagnosis.cluster import containers
-from cli.local.diagnosis.cluster import images as cached_images
+from cli.findings import Severity
+from cli.providers.local.diagnosis.cluster import containers
+from cli.providers.local.diagnosis.cluster import images as cached_images
 from localcloud import cgroups, images, volumes
 from localcloud.containers import read_isolation
 from node.design.model import CONTAINER, PROCESS, ClusterDesign, Mount

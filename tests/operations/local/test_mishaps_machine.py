@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.local import host_checks
+from cli.providers.local import host_checks
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations

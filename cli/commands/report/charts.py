@@ -1,0 +1,483 @@
+"""The content of the plots: lines of points, each plot with a statement as its title. Pure.
+
+A title speaks of our first series, or of the articles if there is none of ours. `cli.commands.report.draw`
+draws the plots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cli.commands.report import words
+from cli.commands.report.runs import MNIST, SYNTHETIC, Run
+from cli.commands.report.series import Point, Series, Spread, ranked
+from workload.result import Epoch
+
+MOST_OURS = 4
+"""The most series of ours in one plot. Further ones are in the tables only."""
+MOST_CURVES = 6
+LOG_OVER = 12.0
+LABEL_LENGTH = 16
+PREDICTED_NODES = (1, 2, 4, 8)
+MARKERS = "os^Dv*"
+DASHES = ((4.0, 1.5), (1.5, 1.5), (6.0, 1.5, 1.5, 1.5), (8.0, 2.0), (3.0, 3.0))
+
+Unit = Literal["seconds", "times", "share", "cents", "fraction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a series looks on the whole page. Colour is never the only difference between two series.
+
+    Attributes:
+        colour: Name of a colour of the page: s1 to s6, or pub.
+        marker: Matplotlib's name of the point's shape.
+        dashes: Lengths of dashes and gaps. Empty means a solid line.
+        strong: Whether the line is wide and its name bold: ours are.
+    """
+
+    colour: str
+    marker: str
+    dashes: tuple[float, ...] = ()
+    strong: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A series with its label and style."""
+
+    series: Series
+    label: str
+    style: Style
+
+    @property
+    def ours(self) -> bool:
+        return self.series.key.origin == "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """The median of the repeats at x, with the least and the greatest value."""
+
+    x: int
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    style: Style
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One plot.
+
+    Attributes:
+        name: Unique on the page; letters, digits and hyphens.
+        title: What the plot shows, as a statement.
+        measure: What is measured.
+        x_label: The name of the horizontal axis.
+        unit: The unit of y.
+        lines: The lines to draw.
+        ideal: The direction of the line of perfect scaling. `None` means no such line.
+        from_zero: Whether the scale of y starts at zero.
+        x_log: Whether the horizontal scale is logarithmic: numbers of machines double, epochs do not.
+    """
+
+    name: str
+    title: str
+    measure: str
+    x_label: str
+    unit: Unit
+    lines: tuple[Line, ...]
+    ideal: Literal["rising", "flat"] | None = None
+    from_zero: bool = True
+    x_log: bool = True
+
+    @property
+    def log(self) -> bool:
+        """Whether y is logarithmic: always for factors, otherwise if a linear scale hides most values."""
+        values = [value for line in self.lines for dot in line.dots for value in (dot.low, dot.high)]
+        if self.unit == "times":
+            return True
+        return self.unit in ("seconds", "cents") and min(values) > 0 and max(values) > LOG_OVER * min(values)
+
+    @property
+    def caption(self) -> str:
+        return f"{self.measure} Logarithmic scale." if self.log else self.measure
+
+    @property
+    def description(self) -> str:
+        """Every point as text, for readers who cannot see the plot."""
+        texts = []
+        for line in self.lines:
+            dots = "; ".join(f"{dot.x}: {UNITS[self.unit](dot.y)}" for dot in line.dots)
+            texts.append(f"{line.label}, by {self.x_label}: {dots}.")
+        return f"{self.caption} " + " ".join(texts)
+
+
+UNITS: dict[Unit, Callable[[float], str]] = {
+    "seconds": words.seconds,
+    "times": words.ratio,
+    "share": words.share,
+    "cents": words.cents,
+    "fraction": words.fraction,
+}
+
+Value = Callable[[Series, Point], Spread | None]
+
+
+def entries(series: Sequence[Series]) -> tuple[list[Entry], list[Series]]:
+    """Return the series of one group (CPU or GPU) with labels and styles, ours first, and those left out."""
+    ours = ranked([s for s in series if s.key.origin == "ours"])
+    shown, rest = ours[:MOST_OURS], ours[MOST_OURS:]
+    several = {stack for stack in _stacks(ours) if _stacks(ours).count(stack) > 1}
+    numbers: dict[str, int] = {}
+    found = []
+    for index, item in enumerate(shown):
+        stack = item.key.stack
+        numbers[stack] = numbers.get(stack, 0) + 1
+        label = short(stack, f" {numbers[stack]}" if stack in several else "")
+        found.append(Entry(item, label, Style(f"s{index + 1}", MARKERS[index])))
+    for index, item in enumerate(s for s in series if s.key.origin == "published"):
+        style = Style("pub", MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)], strong=False)
+        found.append(Entry(item, words.published_label(item), style))
+    return found, rest
+
+
+def _stacks(series: Sequence[Series]) -> list[str]:
+    return [s.key.stack for s in series]
+
+
+def short(name: str, suffix: str = "") -> str:
+    """Return a name, cut to fit beside a line."""
+    room = LABEL_LENGTH - len(suffix)
+    return (name if len(name) <= room else f"{name[: room - 1]}…") + suffix
+
+
+def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
+    """Return the plots of one group over the number of nodes. Plots without points are left out."""
+    plots = [
+        Chart(
+            f"{group}-time",
+            time_title(*_named(found)),
+            "Training time of one epoch.",
+            "nodes",
+            "seconds",
+            _lines(found, lambda _, p: p.seconds_per_epoch),
+        ),
+        Chart(
+            f"{group}-speed-up",
+            speed_up_title(*_named(found)),
+            "Speed-up over one node of the same series.",
+            "nodes",
+            "times",
+            (*_lines(found, Series.speed_up), *_predicted(found)),
+            ideal="rising",
+        ),
+        Chart(
+            f"{group}-efficiency",
+            efficiency_title(*_named(found)),
+            "Efficiency: speed-up a node.",
+            "nodes",
+            "share",
+            _lines(found, Series.efficiency),
+            ideal="flat",
+        ),
+        Chart(
+            f"{group}-cost",
+            cost_title(*_named(found)),
+            "Price of one epoch: the nodes' training time, without start-up, controller and storage.",
+            "nodes",
+            "cents",
+            _lines(found, lambda _, p: p.spread(lambda run: run.cents_per_epoch)),
+        ),
+        *_accuracy(group, found),
+    ]
+    return [chart for chart in plots if chart.lines]
+
+
+def _predicted(found: Sequence[Entry]) -> tuple[Line, ...]:
+    """Return the line to beat: the speed-up that our first series' own times of step and exchange allow."""
+    for entry in found:
+        if not entry.ours:
+            continue
+        dots = []
+        for nodes in PREDICTED_NODES:
+            value = entry.series.predicted(nodes)
+            if value is not None:
+                dots.append(Dot(nodes, value, value, value))
+        if dots:
+            style = Style(entry.style.colour, "x", DASHES[1], strong=False)
+            return (Line("predicted", style, tuple(dots)),)
+    return ()
+
+
+def _accuracy(group: str, found: Sequence[Entry]) -> list[Chart]:
+    """Return a plot of the published series with comparable ones of ours, and one for each other data set."""
+    with_published = [e for e in found if e.series.any_run.comparable]
+    charts = [
+        Chart(
+            f"{group}-accuracy",
+            accuracy_title(*_named(with_published)),
+            "Accuracy on the training data after eight epochs on MNIST.",
+            "nodes",
+            "fraction",
+            _lines(with_published, _accuracy_of),
+            from_zero=False,
+        )
+    ]
+    others = [e for e in found if not e.series.any_run.comparable]
+    for data in sorted({e.series.key.data for e in others}):
+        alone = [e for e in others if e.series.key.data == data]
+        charts.append(
+            Chart(
+                f"{group}-accuracy-{data}",
+                accuracy_alone_title(*_named(alone)),
+                f"Accuracy on the training data, {DATA.get(data, data)}: "
+                "not to be compared with the published figures.",
+                "nodes",
+                "fraction",
+                _lines(alone, _accuracy_of),
+                from_zero=False,
+            )
+        )
+    return charts
+
+
+def _accuracy_of(_: Series, point: Point) -> Spread | None:
+    return point.spread(lambda run: run.accuracy)
+
+
+def _named(found: Sequence[Entry]) -> tuple[list[Series], str | None]:
+    """Return the series, and the label of our first one if there are several of ours."""
+    ours = [entry.label for entry in found if entry.ours]
+    return [entry.series for entry in found], ours[0] if len(ours) > 1 else None
+
+
+def _lines(found: Sequence[Entry], value: Value) -> tuple[Line, ...]:
+    lines = []
+    for entry in found:
+        dots = tuple(
+            Dot(point.nodes, spread.median, spread.low, spread.high)
+            for point in entry.series.points
+            if (spread := value(entry.series, point)) is not None
+        )
+        if dots:
+            lines.append(Line(entry.label, entry.style, dots))
+    return tuple(lines)
+
+
+def over_epochs(name: str, entry: Entry) -> list[Chart]:
+    """Return plots of loss and accuracy for each epoch of a series, with a line for each number of nodes.
+
+    A series of one epoch has no such plots.
+    """
+    if entry.series.key.epochs < 2:
+        return []
+    points = _spread_out(entry.series.points)
+    what: tuple[tuple[str, str, Callable[[Epoch], float]], ...] = (
+        ("loss", "Loss", lambda epoch: epoch.loss),
+        ("accuracy", "Accuracy", lambda epoch: epoch.accuracy),
+    )
+    return [
+        Chart(
+            f"{name}-{slug}",
+            curve_title(entry.series, slug),
+            f"{title} on the training data ({entry.series.key.data}).",
+            "epoch",
+            "fraction",
+            tuple(
+                Line(words.count(point.nodes, "node"), Style(f"s{i + 1}", MARKERS[i]), _curve(point, of))
+                for i, point in enumerate(points)
+            ),
+            from_zero=slug == "loss",
+            x_log=False,
+        )
+        for slug, title, of in what
+    ]
+
+
+def _spread_out(points: tuple[Point, ...]) -> list[Point]:
+    """Choose at most as many points as there are colours, with the first and the last."""
+    if len(points) <= MOST_CURVES:
+        return list(points)
+    step = (len(points) - 1) / (MOST_CURVES - 1)
+    return [points[round(i * step)] for i in range(MOST_CURVES)]
+
+
+def _curve(point: Point, of: Callable[[Epoch], float]) -> tuple[Dot, ...]:
+    dots = []
+    for index, epoch in enumerate(point.runs[0].history):
+
+        def value(run: Run, at: int = index) -> float:
+            return of(run.history[at])
+
+        spread = point.spread(value)
+        assert spread is not None  # every run of a series has the same number of epochs
+        dots.append(Dot(epoch.epoch, spread.median, spread.low, spread.high))
+    return tuple(dots)
+
+
+ABOUT_AS_FAST = 0.05
+"""A difference below five percent counts as equal."""
+DATA = {MNIST: "MNIST", SYNTHETIC: "synthetic digits"}
+
+
+def time_title(series: Sequence[Series], name: str | None) -> str:
+    if (first := _ours(series)) is not None:
+        ends = _ends(first, lambda run: run.seconds_per_epoch, words.seconds)
+        return _with_name(name, f"an epoch takes {ends}" if ends else "training time is not known")
+    slower = [
+        item
+        for item in series
+        if (up := _up(item, 2)) is not None and up < 1 and item.key.origin == "published"
+    ]
+    with_two = [item for item in series if _up(item, 2) is not None]
+    if slower and len(slower) == len(with_two):
+        return f"Published: two nodes are slower than one, on all {len(slower)} clusters"
+    return f"Published: two nodes are slower than one on {len(slower)} of {len(with_two)} clusters"
+
+
+def speed_up_title(series: Sequence[Series], name: str | None) -> str:
+    first = _ours(series)
+    if first is not None and (text := compared_title(first)) is not None:
+        return _with_name(name, text)
+    best = max(
+        (
+            (up.median, point.nodes)
+            for item in _published(series)
+            for point in item.points
+            if point.nodes > 1 and (up := item.speed_up(point)) is not None
+        ),
+        default=None,
+    )
+    if best is None:
+        return "Speed-up is not known"
+    if best[0] < 1:
+        return f"Published: more nodes are slower than one, {words.ratio(best[0])} at best"
+    return f"Published: at best {words.ratio(best[0])}, with {words.count(best[1], 'node')}"
+
+
+def compared_title(series: Series) -> str | None:
+    """Compare the most nodes with one: "8 nodes train 3.1× as fast as one". `None`: one is missing."""
+    point = series.points[-1]
+    up = series.speed_up(point)
+    if up is None or point.nodes == 1:
+        return None
+    if abs(math.log(up.median)) < ABOUT_AS_FAST:
+        return f"{point.nodes:,} nodes train about as fast as one"
+    if up.median >= 1:
+        return f"{point.nodes:,} nodes train {words.ratio(up.median)} as fast as one"
+    return f"{point.nodes:,} nodes take {words.ratio(1 / up.median)} as long as one"
+
+
+def efficiency_title(series: Sequence[Series], name: str | None) -> str:
+    first = _ours(series)
+    if first is not None and compared_title(first) is not None:
+        last = first.points[-1]
+        found = first.efficiency(last)
+        assert found is not None
+        assert last.nodes > 1, "one node is compared with nothing"
+        text = f"each of {last.nodes:,} nodes does {words.share(found.median)} of what one does alone"
+        return _with_name(name, text)
+    shares = [
+        found.median
+        for item in _published(series)
+        if item.points[-1].nodes > 1 and (found := item.efficiency(item.points[-1])) is not None
+    ]
+    if not shares:
+        return "Efficiency is not known"
+    return (
+        f"Published: with the most nodes, each does {words.share(min(shares))} to "
+        f"{words.share(max(shares))} of one alone"
+    )
+
+
+def cost_title(series: Sequence[Series], name: str | None) -> str:
+    first = _ours(series)
+    if first is not None and (ends := _ends(first, lambda run: run.cents_per_epoch, words.cents)):
+        return _with_name(name, f"an epoch costs {ends}")
+    priced = [
+        costs
+        for item in _published(series)
+        if (costs := [(c, p.nodes) for p in item.points if (c := _median(p, _cost)) is not None])
+    ]
+    if priced and all(min(costs)[1] == 1 for costs in priced):
+        return "Published: an epoch is cheapest on one node"
+    return "Published: the price of an epoch"
+
+
+def accuracy_title(series: Sequence[Series], name: str | None) -> str:
+    if (first := _ours(series)) is not None:
+        return _with_name(name, f"accuracy is {_ends(first, _train_accuracy, words.fraction)}")
+    ends = [(run.accuracy, run.nodes) for item in _published(series) for p in item.points for run in p.runs]
+    if not ends:
+        return "Accuracy is not known"
+    least, most = min(ends), max(ends)
+    return (
+        f"Published: from {words.fraction(most[0])} on {words.count(most[1], 'node')} down to "
+        f"{words.fraction(least[0])} on {words.count(least[1], 'node')}"
+    )
+
+
+def accuracy_alone_title(series: Sequence[Series], name: str | None) -> str:
+    """Return the title of a plot without published figures."""
+    first = series[0] if series else None
+    if first is None:
+        return "Accuracy is not known"
+    what = DATA.get(first.key.data, first.key.data)
+    return _with_name(name, f"accuracy on {what} is {_ends(first, _train_accuracy, words.fraction)}")
+
+
+def curve_title(series: Series, slug: str) -> str:
+    """Return the title of a plot of loss or accuracy over the epochs."""
+    value: Callable[[Run], float] = (lambda run: run.loss) if slug == "loss" else _train_accuracy
+    ends = _ends(series, value, words.fraction)
+    return f"After {words.count(series.key.epochs, 'epoch')} the {slug} is {ends}"
+
+
+def _train_accuracy(run: Run) -> float:
+    return run.accuracy
+
+
+def _cost(run: Run) -> float | None:
+    return run.cents_per_epoch
+
+
+def _ours(series: Sequence[Series]) -> Series | None:
+    return next((item for item in series if item.key.origin == "ours"), None)
+
+
+def _published(series: Sequence[Series]) -> list[Series]:
+    return [item for item in series if item.key.origin == "published"]
+
+
+def _up(series: Series, nodes: int) -> float | None:
+    point = series.point(nodes)
+    found = series.speed_up(point) if point else None
+    return found.median if found else None
+
+
+def _median(point: Point, value: Callable[[Run], float | None]) -> float | None:
+    spread = point.spread(value)
+    return spread.median if spread else None
+
+
+def _ends(series: Series, value: Callable[[Run], float | None], unit: Callable[[float], str]) -> str:
+    """Return the values on the fewest and on the most nodes: "24.0 s on 1 node, 3.20 s on 8 nodes"."""
+    known = [(p.nodes, v) for p in series.points if (v := _median(p, value)) is not None]
+    ends = known[:1] + known[1:][-1:]
+    return ", ".join(f"{unit(v)} on {words.count(nodes, 'node')}" for nodes, v in ends)
+
+
+def _with_name(name: str | None, text: str) -> str:
+    """Return the statement as a title, with the series' name before it if there is one."""
+    return f"{name}: {text}" if name else text[:1].upper() + text[1:]

@@ -1,0 +1,522 @@
+"""`./cluster run`: begins a sweep or continues the one under way, watches and reports it, or cancels it."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cli import results
+from cli.commands import shared_cores
+from cli.commands.sweep import plan as plans
+from cli.commands.sweep import table
+from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
+from cli.commands.sweep.table import Board, show_summary
+from cli.commands.sweep.watch import Progress, Remote, SweepEndedError, SweepGoneError, gone, watch
+from cli.console.progress import Console
+from cli.console.tables import output
+from cli.engine import interrupt, state
+from cli.providers import provider
+from infra import os_errors
+from infra.benchmark import BenchmarkRun, interpreter
+from infra.design import benchmark_design, design
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from infra.instance_types.catalog import catalog
+from infra.program.stack import Stack
+from node.system import plurals
+from operations.access import StackUp
+
+if TYPE_CHECKING:
+    from infra.config import StackConfig
+    from node.design.model import BenchmarkDesign, ClusterDesign, Partition
+
+
+BATCH = 10
+"""Runs submitted in one call. Each takes Slurm some hundredths of a second, and a call has a time limit."""
+
+
+def run(
+    stack: Stack,
+    config: StackConfig,
+    console: Console,
+    *,
+    nodes: str | None = None,
+    repeat: int | None = None,
+    partitions: str | None = None,
+    gpus: str | None = None,
+) -> None:
+    """Begin a sweep or continue the one under way, watch it to its end, and print its summary and the report.
+
+    Args:
+        nodes: Numbers of nodes, as in `1,2,4`. If all arguments are None, the sweep that is under way
+            continues, whatever its arguments were.
+        repeat: How often each combination runs.
+        partitions: Names of partitions, as in `cpu,gpu`. None: that of the benchmark.
+        gpus: Numbers of GPUs a node, as in `1,2`. None: the benchmark's, or all of a node's.
+
+    Raises:
+        UserError: See `Sweep.run`.
+    """
+    if (scheduler := provider.scheduler(stack, config)) is not None:
+        if partitions is not None or gpus is not None:
+            raise UserError(
+                "--partition and --gpus are of Slurm: AWS Batch has one queue",
+                EXIT_USAGE,
+                code="sweep.batch-options",
+            )
+        scheduler.run(console, nodes, repeat)
+        return
+    Sweep(stack, config, console).run(nodes, repeat, partitions, gpus)
+
+
+def cancel(stack: Stack, config: StackConfig, console: Console) -> None:
+    """End the sweep that is under way. Results that have arrived are kept.
+
+    Raises:
+        UserError: The cluster does not answer.
+    """
+    if (scheduler := provider.scheduler(stack, config)) is not None:
+        scheduler.cancel(console)
+        return
+    Sweep(stack, config, console).cancel()
+
+
+class Sweep:
+    """The sweep of one stack of one checkout."""
+
+    def __init__(self, stack: Stack, config: StackConfig, console: Console) -> None:
+        self._stack = stack
+        self._config = config
+        self._console = console
+        self._store = Store(stack)
+        self._remote = Remote(StackUp.of(stack, config))
+
+    def run(
+        self, nodes: str | None, repeat: int | None, partitions: str | None = None, gpus: str | None = None
+    ) -> None:
+        """Begin or continue the sweep, watch it, and report it.
+
+        Raises:
+            UserError: A run has no result, the arguments are wrong or differ from those of the sweep under
+                way, or the user interrupted the watching.
+        """
+        given = (nodes, repeat, partitions, gpus)
+        wanted = None if given == (None,) * len(given) else self._benchmark().request(*given)
+        if hint := interrupt.background_hint():
+            self._console.say(hint, "dim")
+        with self._errors_in_words():
+            with self._locked():
+                plan = self._under_way(wanted)
+                if plan is None or plan.unsubmitted:
+                    # Watching needs no lock. No `up` or `down` changes the cluster while jobs are submitted.
+                    with state.locked(self._stack, "run", shared=True):
+                        plan = self._submit(plan or self._begin(wanted))
+            progress = Progress(plan, self._stack.project)
+            try:
+                with Board(self._console, f"stack {self._stack.name}", plan.repeat) as board:
+                    board.show(progress.rows())
+                    watch(progress, self._remote, self._store, board)
+            except SweepGoneError:
+                with self._locked():
+                    self._store.forget(plan)
+                raise UserError(self._is_gone(progress), code="sweep.gone") from None
+            except SweepEndedError:
+                raise UserError(
+                    f"the sweep was ended by another `{self._say('run --cancel')}`; {_have(progress)}",
+                    code="sweep.cancelled",
+                ) from None
+            with self._locked():
+                self._store.forget(plan)
+        self._report(progress)
+
+    def cancel(self) -> None:
+        """End the jobs of the sweep and forget its plan.
+
+        Raises:
+            UserError: The cluster does not answer.
+        """
+        with self._errors_in_words(), self._locked():
+            plan = self._store.load()
+            if plan is None:
+                self._console.say(f"no sweep of stack {self._stack.name} is under way")
+                return
+            progress = Progress(plan, self._stack.project)
+            try:
+                with state.locked(self._stack, "run --cancel", shared=True):
+                    # Runs without a known job are included: a submit may have been cut off.
+                    ended = self._remote.cancel(progress.open)
+                progress.take(progress.open, self._remote.show(progress.open))
+            except (NotUpError, SweepGoneError):
+                self._console.say(self._is_gone(progress))
+            else:
+                self._console.say(f"{plurals.count(len(ended), 'job')} ended; {_have(progress)}")
+            self._store.forget(plan)
+
+    # --- begin or continue ---
+
+    def _benchmark(self) -> Benchmark:
+        # Imported here, because continuing a sweep needs no Pulumi.
+
+        return Benchmark.of(self._stack, self._config)
+
+    def _under_way(self, wanted: SweepRequest | None) -> Plan | None:
+        """Return the plan to continue. `None` means that a new sweep begins.
+
+        Raises:
+            UserError: The arguments differ from those of the plan; or its cluster is gone and there are no
+                arguments for a new sweep.
+        """
+        plan = self._store.load()
+        if plan is None:
+            return None
+        progress = Progress(plan, self._stack.project)
+        if self._gone(progress):
+            self._store.forget(plan)
+            if wanted is None:
+                raise UserError(self._is_gone(progress), code="sweep.gone")
+            self._console.say(self._is_gone(progress), "yellow")
+            return None
+        if wanted not in (None, plan.request):
+            raise UserError(
+                f"another sweep of stack {self._stack.name} is under way: {plan.request}, begun "
+                f"{plan.began}; {_have(progress)}.\n"
+                f"`{self._say('run')}` waits for it, `{self._say('run --cancel')}` ends it.",
+                EXIT_REFUSED,
+                code="sweep.other-under-way",
+            )
+        self._console.say(f"going on with {plan.request} of {plan.began}: {_have(progress)}", "bold")
+        if self._changed(plan):
+            text = "the stack file or the workload has changed since: the sweep goes on with the old ones"
+            self._console.say(text, "yellow")
+        return plan
+
+    def _gone(self, progress: Progress) -> bool:
+        looked_at = progress.open
+        try:
+            return gone(looked_at, self._remote.show(looked_at))
+        except NotUpError:
+            return True
+        except UserError:
+            return False  # watching waits longer for an answer
+
+    def _changed(self, plan: Plan) -> bool:
+        try:
+            return self._benchmark().scripts(plan.request) != plan.scripts
+        except UserError:
+            return True
+
+    def _begin(self, wanted: SweepRequest | None) -> Plan:
+        """Return a new plan, which is written before anything is submitted.
+
+        Raises:
+            UserError: The cluster is not up, or it lacks what the runs need.
+        """
+        benchmark = self._benchmark()
+        wanted = wanted or benchmark.request(None, None)
+        plan = benchmark.plan(wanted)
+        self._check(self._remote.submit(plan, [], None)[0])
+        self._console.say(f"stack {self._stack.name}: {_announcement(plan)}", "bold")
+        if text := benchmark.cost(wanted):
+            self._console.say(text)
+        for text in benchmark.shared_cores(plan):
+            self._console.say(text, "yellow")
+        self._console.say("They run one after another, watched or not. After Ctrl-C `run` watches again.")
+        self._store.save(plan)
+        return plan
+
+    def _submit(self, plan: Plan) -> Plan:
+        """Submit the runs that have no job yet. The plan is saved with the new jobs after every call."""
+        count = len(plan.unsubmitted)
+        if not count:
+            return plan
+        with self._console.waiting(f"submitting {plurals.count(count, 'job')}"):
+            while batch := plan.unsubmitted[:BATCH]:
+                before = [run.job for run in plan.runs[: batch[0].number - 1] if run.job is not None]
+                try:
+                    missing, answers = self._remote.submit(plan, batch, before[-1] if before else None)
+                    self._check(missing)
+                except UserError as error:
+                    done = count - len(plan.unsubmitted)
+                    have = f"{done} of {plurals.count(count, 'job is', 'jobs are')} submitted"
+                    raise UserError(
+                        f"{error}\n{have}; `{self._say('run')}` goes on.", code="sweep.not-told"
+                    ) from None
+                plan = plan.change(
+                    *(
+                        dataclasses.replace(run, job=answer["job"], refused=answer["error"])
+                        for run, answer in zip(batch, answers, strict=True)
+                    )
+                )
+                self._store.save(plan)
+                if plan.unsubmitted:
+                    self._console.now(f"{count - len(plan.unsubmitted)} of {count}")
+        return plan
+
+    def _check(self, missing: list[str]) -> None:
+        if missing:
+            lines = "".join(f"\n  {path}" for path in missing)
+            raise UserError(
+                f"the cluster of stack {self._stack.name} lacks what these runs need:{lines}\n"
+                "The workload of this checkout has changed since the cluster came up, or it came up without "
+                f"the benchmark. Run `{self._say('up')}` to bring it there; then run this again.",
+                code="sweep.cluster-lacks",
+            )
+
+    # --- the end ---
+
+    def _report(self, progress: Progress) -> None:
+        """Print the summary and the report, and raise an error that names the runs without a result."""
+        kept = [progress.kept[number] for number in sorted(progress.kept)]
+        for title, lines in table.summary_tables(kept, self._stack.name):
+            show_summary(title, lines, output())
+        provider = self._config.cluster.provider
+        beside = shared_cores.after(self._stack, provider, [result.record for result in kept])
+        if beside is not None:
+            self._console.say(beside, "yellow")
+        failures = _failures(progress)
+        if kept:
+            from cli.commands import report
+
+            try:
+                files = report.make([self._stack.name], project=self._stack.project)
+            except UserError as error:
+                failures.insert(0, str(error))
+            else:
+                print(files.page)
+                print(files.table)
+        if failures:
+            raise UserError("\n".join(failures), code="sweep.runs-failed")
+
+    def _is_gone(self, progress: Progress) -> str:
+        return (
+            f"the sweep of {progress.plan.began} ended with its cluster: stack {self._stack.name} is down, "
+            f"or was created again since; {_have(progress)}, in {results.folder(self._stack.name)}."
+        )
+
+    def _say(self, command: str) -> str:
+        return f"./cluster {command} --stack {self._stack.name}"
+
+    # --- interruptions and errors ---
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        def busy() -> None:
+            self._console.say(
+                f"another `./cluster run` of stack {self._stack.name} is submitting; waiting for it"
+            )
+
+        with self._store.locked(busy):
+            yield
+
+    @contextmanager
+    def _errors_in_words(self) -> Iterator[None]:
+        """Turn Ctrl-C and a state folder that cannot be written into messages."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise UserError(self._interrupted(), EXIT_INTERRUPTED, code="sweep.interrupted") from None
+        except BrokenPipeError:  # the reader of our output has gone
+            raise
+        except OSError as error:
+            raise os_errors.explain(error, self._store.file) from None
+
+    def _interrupted(self) -> str:
+        plan = self._store.load()
+        if plan is None:
+            return "interrupted: no sweep is under way"
+        if plan.unsubmitted:
+            all_runs = plurals.count(len(plan.runs), "job")
+            left = f"{len(plan.unsubmitted)} of {all_runs} may not be submitted yet"
+            then = f"{left}. `{self._say('run')}` submits them and watches"
+        else:
+            then = f"the jobs go on. `{self._say('run')}` watches again, `{self._say('status')}` looks"
+        return f"not watching any longer: {then}, `{self._say('run --cancel')}` ends them."
+
+
+def _announcement(plan: Plan) -> str:
+    request = plan.request
+    *few, most = request.nodes
+    nodes = f"{', '.join(map(str, few))} and " * bool(few) + plurals.count(most, "node")
+    gpus = f", with {_list(request.gpus)} of its GPUs each" if request.gpus else ""
+    repeat = f", {plan.repeat} times each" if plan.repeat > 1 else ""
+    where = _list(request.partitions or (plan.partition,))
+    return f"{plurals.count(len(plan.runs), 'run')} on {nodes} of {where}{gpus}{repeat}"
+
+
+def _list(values: Sequence[int | str]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _failures(progress: Progress) -> list[str]:
+    """Return each failed run with the end of its output, and a line with their number."""
+    plan = progress.plan
+    texts = [
+        f"run {run.number} ({plurals.count(run.nodes, 'node')}{run.case.where and f' of {run.case.where}'}, "
+        f"{run.repetition} of {plan.repeat})"
+        f"{'' if run.job is None else f', job {run.job}'}: {progress.failed[run.number]}"
+        for run in plan.runs
+        if run.number in progress.failed
+    ]
+    return (
+        [*texts, f"{len(texts)} of {plurals.count(len(plan.runs), 'run')} without a result"] if texts else []
+    )
+
+
+def _have(progress: Progress) -> str:
+    return f"{len(progress.kept)} of {plurals.count(len(progress.plan.runs), 'result')} kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The benchmark as the stack file and the checkout describe it now."""
+
+    stack: Stack
+    config: StackConfig
+    cluster: ClusterDesign
+    training: BenchmarkDesign
+
+    @classmethod
+    def of(cls, stack: Stack, config: StackConfig) -> Benchmark:
+        """Read the benchmark of a stack.
+
+        Raises:
+            UserError: The stack has no benchmark (exit 2).
+        """
+        cluster = design(config, catalog())
+        training = benchmark_design(config, cluster)
+        if training is None:
+            raise UserError(
+                f"{stack.file}: `run` repeats the stack's benchmark, and it has none. Set "
+                f"slurm-stacks:benchmark.enabled to true, run `./cluster up --stack {stack.name}`, "
+                "then this again.",
+                EXIT_USAGE,
+                code="sweep.no-benchmark",
+            )
+        return cls(stack, config, cluster, training)
+
+    @property
+    def partition(self) -> Partition:
+        return self.cluster.partition(self.training.partition)
+
+    def request(
+        self, nodes: str | None, repeat: int | None, partitions: str | None = None, gpus: str | None = None
+    ) -> SweepRequest:
+        """Return the checked arguments (`cli.commands.sweep.plan.parse_request`).
+
+        Args:
+            partitions: Names with commas between them. `None` means the benchmark's partition.
+
+        Raises:
+            UserError: The arguments are wrong (exit 2).
+        """
+        given = () if partitions is None else self._names(partitions)
+        limits = [self._limits(name) for name in given or (self.partition.name,)]
+        return plans.parse_request(nodes, repeat, limits, partitions=given, gpus=gpus)
+
+    def _names(self, text: str) -> tuple[str, ...]:
+        partitions = [partition.name for partition in self.cluster.partitions]
+        names = [name.strip() for name in text.split(",")]
+        wrong = [f"{name[:40]!r} is none of them" for name in names if name not in partitions]
+        wrong += [f"{name} is given twice" for name in partitions if names.count(name) > 1]
+        if wrong:
+            raise UserError(
+                f"--partition {text[:60]}: {'; '.join(dict.fromkeys(wrong))}. "
+                f"The partitions of stack {self.stack.name}: {', '.join(partitions)}",
+                EXIT_USAGE,
+                code="sweep.partition",
+            )
+        return tuple(names)
+
+    def _limits(self, name: str) -> PartitionLimits:
+        names = [partition.name for partition in self.cluster.partitions]
+        key = f"slurm-stacks:cluster.partitions[{names.index(name)}].nodes.max in {self.stack.file}"
+        partition = self.cluster.partition(name)
+        return PartitionLimits(name, partition.max, partition.usable_gpus, key)
+
+    def scripts(self, wanted: SweepRequest) -> dict[str, str]:
+        """Return the `sbatch` script of each case, by its key."""
+        return {case.key: self._run(case).script for case, _ in plans.order(wanted)}
+
+    def plan(self, wanted: SweepRequest) -> Plan:
+        """Return a new plan. No other plan uses the folders of its runs."""
+        name = secrets.token_hex(4)
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
+        runs = {case: self._run(case) for case, _ in plans.order(wanted)}
+        staged = next(iter(runs.values())).staged
+        return Plan(
+            id=name,
+            stack=self.stack.name,
+            partition=self.partition.name,
+            began=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+            repeat=wanted.repeat,
+            needs=(f"{layout.shared}/bench/{staged}/workload", interpreter(layout)),
+            scripts={case.key: run.script for case, run in runs.items()},
+            runs=tuple(
+                PlannedRun(
+                    number,
+                    case.nodes,
+                    repetition,
+                    f"{runs[case].folder}-{name}-{number}",
+                    partition=case.partition,
+                    gpus=case.gpus,
+                )
+                for number, (case, repetition) in enumerate(plans.order(wanted), 1)
+            ),
+        )
+
+    def cost(self, wanted: SweepRequest) -> str | None:
+        """Return a sentence on what the runs will cost, a line for each kind of node.
+
+        `None` means that the machines are free.
+        """
+        earlier = results.load(self.stack.name)[0]
+        kinds = dict.fromkeys(case._replace(nodes=wanted.nodes[0]) for case, _ in plans.order(wanted))
+        found = []
+        for case in kinds:
+            training = self._training(case)
+            partition = self.cluster.partition(training.partition)
+            text = table.cost(wanted, partition.price_hour, self._like(case, training), earlier)
+            if text is not None:
+                found.append(f"{case.where}: {text}" if len(kinds) > 1 else text)
+        if not found:
+            return None
+        pretended = " (the stack file's pretended price)" if self.cluster.provider == "local" else ""
+        return "\n".join(f"{text}{pretended}" for text in found)
+
+    def shared_cores(self, plan: Plan) -> list[str]:
+        """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""
+        runs = [(run.case.partition or self.partition.name, run.nodes) for run in plan.runs]
+        return shared_cores.of_runs(self.stack, self.cluster, runs)
+
+    def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
+        """Return the values that an earlier result must have to tell how long the runs of a case take."""
+        like: dict[str, Any] = {
+            "partition": training.partition,
+            "machine": self.cluster.partition(training.partition).instance_type,
+            "gpus_per_node": training.gpus_per_node,
+            "digest": self._run(case).workload_digest,
+        }
+        if training.own:
+            return like | {"script": training.script, "arguments": list(training.arguments)}
+        return like | {"profile": training.profile, "epochs": training.epochs}
+
+    def _training(self, case: Case) -> BenchmarkDesign:
+        """Return the benchmark with a case's values in place of its own."""
+        partition = self.cluster.partition(case.partition) if case.partition else self.partition
+        gpus = case.gpus
+        if gpus is None:
+            most = partition.usable_gpus
+            requested = self.config.benchmark.gpus_per_node if self.config.benchmark else None
+            gpus = most if requested is None else min(requested, most)
+        return dataclasses.replace(
+            self.training, nodes=case.nodes, partition=partition.name, gpus_per_node=gpus
+        )
+
+    def _run(self, case: Case) -> BenchmarkRun:
+        layout = provider.load(self.cluster.provider).layout(self.cluster)
+        return BenchmarkRun.of(self.cluster, self._training(case), layout, self.stack.project)

@@ -1,0 +1,1 @@
+"""What each provider of machines can do for the commands."""

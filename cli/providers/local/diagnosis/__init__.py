@@ -1,0 +1,73 @@
+"""The doctor's checks of this machine for a local cluster."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from cli.findings import Check
+from cli.providers.local import host_checks
+from cli.providers.local.diagnosis import cluster, software
+from cli.providers.local.diagnosis import host as of_host
+from cli.providers.local.diagnosis.host import Host
+from infra.program import locations
+from infra.program.stack import Stack
+from node.design.model import CONTAINER
+from operations.local.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from node.design.model import BenchmarkDesign, ClusterDesign
+
+
+def checks(
+    stack: Stack,
+    design: ClusterDesign | None,
+    training: BenchmarkDesign | None,
+    host: Host | None = None,
+) -> list[Check]:
+    """Return all checks, in the order in which their findings are shown.
+
+    Args:
+        design: `None` if the stack file has mistakes; checks that depend on it are left out then.
+        host: The source of facts; `None` means this machine.
+    """
+    machine = host or Host()
+    run = RunDirectory(locations.run_dir(stack))
+    of = functools.partial
+    # What the built-in training needs is known, what a program of the user's needs is not.
+    known = None if training is None or training.own else training
+    boots = design is not None and design.isolation == CONTAINER
+    found = [
+        Check("system", of(software.system, machine)),
+        # Container machines have Slurm in their image.
+        *([] if boots else [Check("packages", of(software.installed, machine))]),
+        *([] if boots else [Check("packages", of(software.pmix, machine))]),
+        Check("services", of(software.services, machine, run.path)),
+        Check("user", cluster.user),
+        Check("run", of(cluster.run_folder, stack, design)),
+        Check("training", of(cluster.training_environment, stack.project, training)),
+    ]
+    if design is not None:
+        wanted = design.slurm.accounting
+        found += [
+            *([] if boots else [Check("accounting", of(software.accounting, machine, wanted=wanted))]),
+            Check("memory", of(of_host.memory, machine, design, known)),
+            Check("memory", of(of_host.addresses, machine, known)),
+            Check("processes", of(of_host.processes, machine, design, known)),
+            Check("files", of(of_host.files, machine, design)),
+            Check("cores", of(host_checks.shared_cores, stack, design, training)),
+            Check("machines", of(cluster.containers, design)),
+            Check("machines", cluster.images),
+        ]
+        if not boots:  # container machines have their own ports and names
+            found.append(Check("ports", of(of_host.free_ports, machine, run, design)))
+            found.append(Check("network", of(of_host.node_names, run)))
+            found.append(Check("slurm", of_host.slurm_folder))
+    return [
+        *found,
+        Check("network", of(of_host.answers, boots=boots)),
+        Check("network", of(of_host.names, machine)),
+        Check("clock", of(of_host.clock, stack.project)),
+        Check("cluster", of(cluster.present, stack, design)),
+        Check("others", of(cluster.others, stack)),
+    ]
