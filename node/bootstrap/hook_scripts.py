@@ -32,7 +32,7 @@ def run(context: Context, number: int, hook: Hook) -> list[str]:
     # The number is the one in the name of its log.
     name = f"hook {number} ({hook.source})"
     with script.open("rb") as file:
-        fault = executables.fault(file.read(executables.FIRST_BYTES), Path(hook.source).name)
+        fault = executables.fault_here(file.read(executables.FIRST_BYTES), Path(hook.source).name)
     if fault is not None:
         raise StepFailedError(f"{name} cannot be started: {fault}")
     log = context.path(context.folders.log) / f"hook-{number}-{context.host}.log"

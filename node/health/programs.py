@@ -86,7 +86,9 @@ def _drain(settings: Settings, node: str, text: str) -> None:
         state = control.node(node)
         if state is None or not state.is_drained:
             control.update_node([node], state="DRAIN", reason=REASON + text)
-    except SlurmError as error:  # the next check tries again; a prolog's status drains the node, too
+    except (
+        SlurmError
+    ) as error:  # the next check tries again; Slurm drains the node for a script's status, too
         print(f"{node}: {text}; not drained: {error}", file=sys.stderr)
 
 
@@ -94,13 +96,17 @@ def _why(file: Path) -> object:
     """Return why a script cannot be started; `None` if its first bytes do not tell."""
     try:
         with file.open("rb") as script:
-            return executables.fault(script.read(executables.FIRST_BYTES), file.name)
+            first = script.read(executables.FIRST_BYTES)
     except OSError:
         return None
+    return executables.fault_here(first, file.name)
 
 
 def _run_script(settings: Settings, node: str, program: str, script: JobScript) -> int:
-    """Run a user's script with Slurm's variables, and write what it prints to a log of the last run."""
+    """Run a user's script with Slurm's variables, and write what it prints to a log of the last run.
+
+    Where it fails the node is drained with the cause: Slurm's own reason says no more than `Prolog error`.
+    """
     folders = Folders(settings)
     file = Path(str(folders.code)) / script.archived(program)
     log = Path(str(folders.log)) / f"{program}-{node}.log"
@@ -118,4 +124,6 @@ def _run_script(settings: Settings, node: str, program: str, script: JobScript) 
         took = time.monotonic() - began
         job = os.environ.get("SLURM_JOB_ID", "?")
         output.write(f"job {job}: {script.source} {ended}, {took:.1f} s\n".encode())
+    if status != 0:
+        _drain(settings, node, f"the {program} {script.source} {ended}")
     return 1 if status is None else min(abs(status), 255)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from dataclasses import dataclass
 
@@ -58,6 +59,22 @@ def fault(content: bytes, name: str = "FILE") -> Unstartable | None:
     if len(words) > 1:
         return _several_words(interpreter.rpartition(b"/")[2], words)
     return None
+
+
+def fault_here(content: bytes, name: str = "FILE") -> Unstartable | None:
+    """Return why this machine could not start a file: as `fault`, or because its interpreter is not here.
+
+    Of that Linux says only "No such file or directory", as if the script were not there.
+    """
+    if (fault_anywhere := fault(content, name)) is not None or not content.startswith(MAGIC):
+        return fault_anywhere
+    interpreter = content.partition(b"\n")[0].removeprefix(MAGIC).split()[0]
+    if os.access(interpreter, os.X_OK):
+        return None
+    named = interpreter[:60].decode(errors="replace")
+    return Unstartable(
+        f"line 1 names {named}, and this machine has no such program", "install it, or name another"
+    )
 
 
 def _several_words(program: bytes, words: list[bytes]) -> Unstartable | None:

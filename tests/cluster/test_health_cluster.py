@@ -127,4 +127,4 @@ def test_a_job_whose_prolog_fails_runs_on_another_node_and_is_not_held(cluster: 
     until(lambda: cluster.job(job).state == "COMPLETED", 180, "the job")
     assert cluster.job(job).nodes != (node,)
     until(lambda: cluster.node(node).is_powered_down, 120, "the end of its machine")
-    assert cluster.node(node).reason == "slurm-stacks health: Prolog error"
+    assert cluster.node(node).reason == "slurm-stacks health: the prolog prolog.sh ended with status 3"

@@ -63,6 +63,21 @@ def status_of(script: Path) -> int:
         return error.errno or -1
 
 
+def test_an_interpreter_that_is_not_here_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    for first, fault in {
+        "#!/bin/sh": None,
+        "#!/bin/no-such-shell -e": "line 1 names /bin/no-such-shell, ",
+    }.items():
+        script.write_text(f"{first}\n")
+        script.chmod(0o755)
+        named = executables.fault_here(script.read_bytes())
+        assert (named is None) == (status_of(script) == 0)
+        assert str(named).startswith(str(fault))
+    assert executables.fault_here(SCRIPTS["crlf"][0]) == executables.fault(SCRIPTS["crlf"][0])
+    assert executables.fault_here(Path("/bin/true").read_bytes()[: executables.FIRST_BYTES]) is None
+
+
 def test_a_program_needs_no_interpreter() -> None:
     assert executables.fault(Path("/bin/true").read_bytes()[: executables.FIRST_BYTES]) is None
 

@@ -200,7 +200,7 @@ def check_hooks(c: Context) -> None:
         elif hook.source is not None:
             check_source(c, hook.source, (*at, "source"))
             _startable(c, hook.source, (*at, "source"))
-        elif hook.script is not None and (fault := executables.fault(hook.script.encode())) is not None:
+        elif hook.script is not None and (fault := _fault(c, hook.script.encode(), "FILE")) is not None:
             first = hook.script.partition("\n")[0]
             allowed = "a first line that names the interpreter"
             c.add("hook.interpreter", (*at, "script"), first, allowed, str(fault))
@@ -227,6 +227,12 @@ def check_source(c: Context, source: str, where: Location) -> None:
         _object(c, source, where)
 
 
+def _fault(c: Context, content: bytes, name: str) -> executables.Unstartable | None:
+    """Return why machines could not start a script. Process machines have the interpreters of this one."""
+    look = executables.fault_here if c.cluster.has_process_machines() else executables.fault
+    return look(content, name)
+
+
 def _startable(c: Context, source: str, where: Location) -> None:
     """Check that machines can start a script of the project. They look at one with an address themselves."""
     if c.project is None or "://" in source:
@@ -235,7 +241,7 @@ def _startable(c: Context, source: str, where: Location) -> None:
         content = project_files.read(c.project, source).content
     except ProjectFileError:  # named already
         return
-    if (fault := executables.fault(content, source)) is not None:
+    if (fault := _fault(c, content, source)) is not None:
         allowed = "a program, or a script whose first line names its interpreter"
         c.add("source.interpreter", where, source, allowed, str(fault))
 

@@ -163,6 +163,13 @@ REFUSED: list[Refused] = [
         "hook.source-or-script",
     ),
     ("aws", {"hooks[0]": {"role": "all", "script": "echo\n"}}, "hooks[0].script", "hook.interpreter"),
+    # Process machines have this machine's programs.
+    (
+        "local",
+        {"hooks[0]": {"role": "all", "script": "#!/no/shell\n"}},
+        "hooks[0].script",
+        "hook.interpreter",
+    ),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/f/"}}, "hooks[0].source", "source.folder"),
     ("gcp", {"hooks[0]": {"role": "all", "source": "gs://bucket/a\nb"}}, "hooks[0].source", "source.object"),
     ("local", {"health": {"enabled": True}}, "health.enabled", "health.no-devices"),
