@@ -24,7 +24,7 @@ SAMPLE = """
 import json, subprocess, sys, tempfile, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from node import rpc
+from node.system import rpc
 from node.elastic.daemon import Elastic
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, settings
 

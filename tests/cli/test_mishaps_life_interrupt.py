@@ -112,7 +112,8 @@ def test_every_signal_is_a_word_and_a_status(number: signal.Signals) -> None:
         import os, sys
         sys.path.insert(0, {str(ROOT)!r})
         os.environ["SLURM_STACKS_PROJECT"] = {str(ROOT)!r}
-        from cli import login_machine, main as cli
+        from cli import main as cli
+        from cli.providers import login_machine
         def wait(*_): os.kill(os.getpid(), {int(number)}); import time; time.sleep(100)
         login_machine.cluster_status = wait
         sys.argv = ["cluster", "status"]
@@ -158,7 +159,8 @@ def test_a_command_is_ended_however_it_was_started(
         import os, sys, time
         sys.path.insert(0, {str(ROOT)!r})
         os.environ["SLURM_STACKS_PROJECT"] = {str(ROOT)!r}
-        from cli import login_machine, main as cli
+        from cli import main as cli
+        from cli.providers import login_machine
         def wait(*_): os.kill(os.getpid(), {int(number)}); time.sleep(100)
         login_machine.cluster_status = wait
         sys.argv = ["cluster", "status"]

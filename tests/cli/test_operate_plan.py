@@ -237,7 +237,8 @@ def test_the_plan_says_what_accounting_needs(
 def test_a_plan_imports_no_clouds_sdk_and_no_tensorflow_and_touches_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from cli import operate; from infra.config import load_file; from infra.program.stack import Stack\n"
+        "from cli.commands import operate; from infra.config import load_file\n"
+        "from infra.program.stack import Stack\n"
         f"root = Path({str(ROOT)!r})\n"
         "made = operate.make_plan(Stack(root, 'local'), load_file(root / 'Pulumi.local.yaml'))\n"
         "names = sorted({name.partition('.')[0] for name in sys.modules})\n"

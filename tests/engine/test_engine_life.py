@@ -47,7 +47,7 @@ def running(tiny: Tiny) -> Iterator[subprocess.Popen[str]]:
         import sys
         from pathlib import Path
         sys.path.insert(0, {str(ROOT)!r})
-        from cli import runner
+        from cli import engine as runner
         from infra.errors import UserError
         from infra.program import locations
         from infra.program.stack import Stack

@@ -120,7 +120,7 @@ def test_a_failed_write_leaves_no_draft(tmp_path: Path) -> None:
 SPOIL = """
 import os, sys
 from pathlib import Path
-from node.bootstrap import files
+from node.system import files
 os.setgid(65534), os.setuid(65534)
 root = Path(sys.argv[1])
 for folder in (root / "cache" / "module", root / "closed"):
@@ -152,7 +152,7 @@ def test_folders_that_a_user_may_not_write_are_removed_and_links_not_followed(vi
 OTHERS = """
 import os, sys
 from pathlib import Path
-from node.bootstrap import files
+from node.system import files
 root = Path(sys.argv[1])
 for folder in (root / "others", root / "own"):
     folder.mkdir(parents=True)

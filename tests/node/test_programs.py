@@ -141,6 +141,7 @@ def test_programs_start_without_the_cloud_and_without_packages(machine: Settings
         "node",
         "node.elastic",
         "node.elastic.client",
+        "node.system",
         "node.system.rpc",
         "node.system.waiting",
     }

@@ -33,7 +33,7 @@ HOSTS = {"controller": CONTROLLER, "login-0": LOGIN}
 ASK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from node import names
+from node.design import names
 print(json.dumps(names.ask(sys.argv[2], sys.argv[3], 5.0)))
 """
 RESOLVE = """

@@ -168,7 +168,7 @@ def test_a_head_is_kept_until_what_is_published_changes(published: FakeMachines)
     second = published.machines(role="controller")
     assert list(second) == ["controller"]
     assert second != head
-    node_code = published.project / "node" / "rpc.py"
+    node_code = published.project / "node" / "system" / "rpc.py"
     node_code.write_text(node_code.read_text() + "# new\n")
     published.publish(dataclasses.replace(DESIGN, slurm=SlurmSettings(suspend_time=7)))
     published.do("head-up")
