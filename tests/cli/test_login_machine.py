@@ -29,7 +29,8 @@ BECOME = """
 import os, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from cli.providers import login_machine; from operations.access import StackUp; from infra import config, errors
+from cli.providers import login_machine
+from operations.access import StackUp; from infra import config, errors
 from infra.program import locations
 from infra.program.stack import Stack
 locations.run_root = lambda: Path({runs!r})
