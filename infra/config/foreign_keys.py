@@ -477,7 +477,7 @@ def advice(location: Location, word: Word, value: Any) -> str:
 
 
 def rows() -> list[str]:
-    """Return the tables of docs/words.md, line by line."""
+    """Return the tables of docs/reference/words.md, line by line."""
     lines = []
     for tool, words in TOOLS.items():
         lines += [f"## {tool}", "", "| there | here | |", "|---|---|---|"]

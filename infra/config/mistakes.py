@@ -47,7 +47,7 @@ class Mistake:
 
     Attributes:
         code: The name of the rule, such as `fsx.size`, which stays when the sentence changes. The page
-            docs/mistakes.md lists all.
+            docs/reference/mistakes.md lists all.
         path: The location as text, e.g. `slurm-stacks:cluster.partitions[1].nodes.max`.
         given: The value in the file; empty if there is none.
         allowed: What the rule allows there.

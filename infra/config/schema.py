@@ -1,7 +1,7 @@
 """The JSON Schema of a stack file, made from the models. Editors complete and check with it.
 
 Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config.schema` writes it
-and the tables of docs/words.md.
+and the tables of docs/reference/words.md.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def text() -> str:
 
 
 def main() -> None:
-    """Write the schema and the tables of docs/words.md."""
+    """Write the schema and the tables of docs/reference/words.md."""
     FILE.write_text(text(), encoding="utf-8")
-    page = FILE.parents[2] / "docs" / "words.md"
+    page = FILE.parents[2] / "docs" / "reference" / "words.md"
     head, _, _ = page.read_text(encoding="utf-8").partition("## slurm-gcp")
     page.write_text(head + "\n".join(foreign_keys.rows()) + "\n", encoding="utf-8")
     print(f"written: {FILE.name}, {page.name}")

@@ -343,7 +343,7 @@ def _not_yaml(name: str, error: yaml.MarkedYAMLError, text: str) -> ConfigError:
     if _INI.match(text):
         return ConfigError(
             f"{name}: not YAML: this is an INI file, as ParallelCluster 2 has. A stack file is YAML: "
-            "docs/words.md has the key here for each of its words.",
+            "docs/reference/words.md has the key here for each of its words.",
             code="yaml.ini",
         )
     problem = error.problem or error.context or "it cannot be read"

@@ -1,7 +1,7 @@
 """The fields of the `cluster` output as a list, and the two files that are made from it.
 
 `python -m infra.outputs.fields` writes them: the JSON Schema (`infra/schema/outputs.json`) and the table of
-fields in docs/consuming.md. Tests keep both current, and compare the list with the frozen copy of v1.
+fields in docs/reference/outputs.md. Tests keep both current, and compare the list with the frozen copy of v1.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from infra.outputs import contract
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "infra" / "schema" / "outputs.json"
-PAGE = ROOT / "docs" / "consuming.md"
+PAGE = ROOT / "docs" / "reference" / "outputs.md"
 BEGIN, END = "<!-- fields: written by python -m infra.outputs.fields -->", "<!-- end of fields -->"
 
 _UNDERSTOOD = {"$defs", "$ref", "$schema", "anyOf", "const", "default", "description", "enum", "items"}
@@ -101,7 +101,7 @@ def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
 
 
 def main() -> None:
-    """Write the JSON Schema and the table of docs/consuming.md."""
+    """Write the JSON Schema and the table of docs/reference/outputs.md."""
     SCHEMA.write_text(schema_text(), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"written: {SCHEMA.name}, {PAGE.name}")

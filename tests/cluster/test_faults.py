@@ -1,6 +1,6 @@
 """Every fault of machines and every refusal that the local cloud can simulate, on a real cluster.
 
-docs/reliability.md promises this. Each test ends with an empty queue and without machines.
+docs/internals/reliability.md promises this. Each test ends with an empty queue and without machines.
 """
 
 from __future__ import annotations

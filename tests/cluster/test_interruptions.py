@@ -1,6 +1,6 @@
 """Jobs and programs that are interrupted, and a cloud that is slow or away, on a real cluster.
 
-docs/reliability.md promises this. Each test ends with an empty queue and without machines.
+docs/internals/reliability.md promises this. Each test ends with an empty queue and without machines.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SHORT_KINDS = ("kill", "preempt", "quota_nodes", "elastic")
 """One fault of each sort: lost machines, a limit, a killed daemon.
 
 Only the long soak kills slurmctld in the same seconds, because Slurm 22.05 itself sometimes loses a node then
-(docs/reliability.md). test_interruptions.py and test_lost_machines.py kill slurmctld by default.
+(docs/internals/reliability.md). test_interruptions.py and test_lost_machines.py kill slurmctld by default.
 """
 SEED = 5
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md promises nothing without a test: its tests exist, and one of each always runs."""
+"""docs/internals/reliability.md promises nothing without a test; one of each promise's always runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from node.elastic.driver import ErrorClass
 from tests.support.checkout import ROOT
 
-TEXT = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")
 PROOF = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 PROOFS = sorted(set(PROOF.findall(TEXT)))
 FAULTS = [

@@ -15,13 +15,15 @@ from test_consumer_example import EXAMPLE, Consumer, cluster, on_the_path  # noq
 from test_contracts import OUTPUTS, PROGRAM_RESULT, RESULT
 
 from infra.outputs import fields
+from tests.support.checkout import ROOT
 
-TEXT = fields.PAGE.read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "consuming.md").read_text(encoding="utf-8")
+FIELDS = fields.PAGE.read_text(encoding="utf-8")
 
 
 def table(heading: str) -> dict[str, str]:
     """Return the first two columns of the table whose first column has this heading, without Markdown."""
-    (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT + FIELDS, re.MULTILINE)
     cells = [re.split(r"(?<!\\)\|", row)[1:3] for row in rows.splitlines()]
     return {path.strip(" `"): kind.strip().replace("\\|", "|") for path, kind in cells}
 
@@ -31,7 +33,7 @@ def programs() -> list[str]:
 
 
 def test_the_fields_are_current() -> None:
-    assert fields.page(TEXT) == TEXT, "run python -m infra.outputs.fields"
+    assert fields.page(FIELDS) == FIELDS, "run python -m infra.outputs.fields"
     assert table("field") == OUTPUTS["cluster"]
 
 

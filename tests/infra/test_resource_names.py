@@ -1,6 +1,7 @@
 """Types and names of resources, which are in every stack's state and in what `plan` shows: a contract.
 
-`contract/resource_names.txt` and docs/platform.md list them all; `--update-snapshots` writes both anew.
+`contract/resource_names.txt` and docs/reference/resource_names.md list them all, which `--update-snapshots`
+writes anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.support import aws_plans, gcp_plans, shipped
 from tests.support.checkout import ROOT
 
 FILE = Path(__file__).parent / "contract" / "resource_names.txt"
-PAGE = ROOT / "docs" / "platform.md"
+PAGE = ROOT / "docs" / "reference" / "resource_names.md"
 LISTED = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 """The page's list, for programs that transform resources."""
 SHIPPED = shipped.stacks()

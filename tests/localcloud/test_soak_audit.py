@@ -70,8 +70,8 @@ def test_a_job_that_slurm_took_and_never_showed_is_lost(journal: Journal, task: 
 @pytest.mark.parametrize(
     ("kind", "after", "reason", "outcome"),
     [
-        ("preempt", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as docs/reliability.md says"),
-        ("slurmctld", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as docs/reliability.md says"),
+        ("preempt", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as reliability.md says"),
+        ("slurmctld", -5.0, "BadConstraints", "kept by Slurm as BadConstraints, as reliability.md says"),
         ("preempt", -60.0, "BadConstraints", "lost"),
         ("preempt", 1.0, "BadConstraints", "lost"),
         ("elastic", -5.0, "BadConstraints", "lost"),
@@ -194,13 +194,13 @@ def test_what_slurm_forgot_when_it_was_killed_is_known(journal: Journal, task: C
             "slurmctld",
             "FAILED",
             4.0,
-            "queued again by its user, and forgotten by Slurm, as docs/reliability.md says",
+            "queued again by its user, and forgotten by Slurm, as reliability.md says",
         ),
         (
             "head",
             "FAILED",
             2.5,
-            "queued again by its user, and forgotten by Slurm, as docs/reliability.md says",
+            "queued again by its user, and forgotten by Slurm, as reliability.md says",
         ),
         ("slurmctld", "FAILED", 1.0, "lost"),
         ("slurmctld", "FAILED", 12.0, "lost"),

@@ -1,6 +1,6 @@
 """Checks of each provider's table of changes: it has every key of a stack file and every design field.
 
-`python -m tests.support.changes_table` writes the three tables into docs/changes.md as one.
+`python -m tests.support.changes_table` writes the three tables into docs/reference/changes.md as one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from infra.config.cluster import ClusterConfig
 from node.design.model import ClusterDesign
 from tests.support.checkout import ROOT
 
-PAGE = ROOT / "docs" / "changes.md"
+PAGE = ROOT / "docs" / "reference" / "changes.md"
 TABLE = re.compile(r"^\| key \|.*\n(?:\|.*\n)+", re.MULTILINE)
 """The page's table of keys."""
 PROVIDERS = {"AWS": AWS, "Google Cloud": GOOGLE, "local": LOCAL}
@@ -104,7 +104,7 @@ def inner_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def document() -> str:
-    """Return the table of docs/changes.md: a line for all keys with the same effect on each provider.
+    """Return the page's table: a line for all keys with the same effect on each provider.
 
     Keys that change nothing anywhere are left out.
     """

@@ -1,4 +1,4 @@
-"""docs/mistakes.md lists the codes of a configuration's mistakes, each with an example that a test causes."""
+"""docs/reference/mistakes.md: the codes of a configuration's mistakes, each with an example from a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.checkout import ROOT
 from tests.support.sentences import HEAD as HEAD_OF_TEST
 
-PAGE = ROOT / "docs" / "mistakes.md"
+PAGE = ROOT / "docs" / "reference" / "mistakes.md"
 SENTENCES = Path(__file__).with_name("sentences")
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")
 HEAD = """\

@@ -56,9 +56,9 @@ def _outcome(journal: Journal, task: Task) -> str | None:
     if task.state == "CANCELLED" and task.cancelled:
         return "cancelled"
     if task.state == "PENDING" and task.reason == "BadConstraints" and _began_on_a_dead_node(journal, task):
-        return "kept by Slurm as BadConstraints, as docs/reliability.md says"
+        return "kept by Slurm as BadConstraints, as reliability.md says"
     if task.state == "FAILED" and _requeue_forgotten(journal, task):
-        return "queued again by its user, and forgotten by Slurm, as docs/reliability.md says"
+        return "queued again by its user, and forgotten by Slurm, as reliability.md says"
     if not task.over or task.requeue:
         return None
     if not runs:
@@ -200,7 +200,7 @@ def _unended(journal: Journal, task: Task) -> set[str]:
     """Return the states of which no record of a task that is over may be left.
 
     A slurmctld that has forgotten a requeue queues the job again, and accounting has a record more, which
-    stays PENDING (docs/reliability.md).
+    stays PENDING (docs/internals/reliability.md).
     """
     queued = [at for at, state in task.states[1:] if state == "PENDING"]
     kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
