@@ -140,8 +140,7 @@ def test_two_clusters_of_somebody_elses_program_live_and_end(
     reason="go, or Pulumi's host for Go, is not on PATH",
 )
 def test_a_program_in_go(consumer: Consumer) -> None:
-    (text,) = code("go")
-    consumer.go(text)
+    consumer.go(program("go"))
     consumer.pulumi("stack", "init", "dev")
     assert re.search(r"SlurmCluster +train", consumer.pulumi("preview"))
 
@@ -313,7 +312,7 @@ def test_a_users_tests_with_mocks(consumer: Consumer) -> None:
     assert line in PAGE.read_text()
     consumer.generate()
     sdk = f"import sys\nsys.path.insert(0, {str(consumer.folder / 'sdk' / 'python')!r})\n"
-    (consumer.folder / "test_program.py").write_text(sdk + code("python")[1])
+    (consumer.folder / "test_program.py").write_text(sdk + program("python", test=True))
     consumer.run(*line.split())
     consumer.write_program(program("python").replace("vpc.id", '"vpc-elsewhere"'))
     with pytest.raises(AssertionError, match="vpc-elsewhere"):
@@ -325,7 +324,7 @@ def test_a_users_tests_with_mocks(consumer: Consumer) -> None:
 def test_a_users_tests_with_mocks_in_typescript(consumer: Consumer) -> None:
     line = "node -r ts-node/register program_test.ts"
     assert line in PAGE.read_text()
-    shown, tests = code("typescript")
+    shown, tests = program("typescript"), program("typescript", test=True)
     consumer.typescript({"@pulumi/aws": AWS, "ts-node": "^10"}, index=shown, program_test=tests)
     consumer.run(*line.split())
     (consumer.folder / "index.ts").write_text(shown.replace("vpc: vpc.id", 'vpc: "vpc-elsewhere"'))

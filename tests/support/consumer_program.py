@@ -18,18 +18,25 @@ from tests.support import stand_in_plugin
 from tests.support.checkout import ROOT
 
 PAGE = ROOT / "docs" / "component.md"
+EXAMPLES = ROOT / "examples" / "component"
+FILES = {
+    "python": ("__main__.py", "test_program.py"),
+    "typescript": ("index.ts", "program_test.ts"),
+    "go": ("main.go",),
+}
+"""Language -> its program, and the test of it."""
 CLUSTERS = {"train": 4, "small": 2}
-"""The clusters of the page's program, each with the most nodes that it may have."""
+"""The clusters of the example in Python, each with the most nodes that it may have."""
 
 
-def code(language: str, page: Path = PAGE) -> list[str]:
+def code(language: str, page: Path) -> list[str]:
     """Return what a page shows in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def program(language: str) -> str:
-    """Return the program that the page shows in a language, and then tests."""
-    return code(language)[0]
+def program(language: str, *, test: bool = False) -> str:
+    """Return the example's program in a language, or its test."""
+    return (EXAMPLES / language / FILES[language][test]).read_text(encoding="utf-8")
 
 
 NODE = {
@@ -153,7 +160,7 @@ class Consumer:
         self.write_program()
 
     def write_program(self, text: str | None = None) -> None:
-        """Write the page's program with these clusters, or another one."""
+        """Write the example with these clusters, or another program."""
         if text is None:
             text = program("python")
             usual = json.dumps(CLUSTERS)
