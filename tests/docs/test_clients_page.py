@@ -1,4 +1,4 @@
-"""docs/clients.md: what it says of accounting, MPI and lists of nodes is what the product does."""
+"""The pages of clients: what they say of accounting, MPI and lists of nodes is what the product does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from node.slurm import conf
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+PROGRAMS = (ROOT / "docs" / "reference" / "programs.md").read_text(encoding="utf-8")
 LINE = re.compile(r"^export MASTER_ADDR=.*$", re.MULTILINE)
 
 
-def section(title: str) -> str:
-    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def section(title: str, page: str = PAGE) -> str:
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -41,7 +42,7 @@ def test_who_needs_accounting_is_named_where_people_look(page: str) -> None:
 def test_every_client_has_its_version_and_its_result() -> None:
     """A name without a number says nothing to somebody who has another one."""
     parts = ("Workflow managers and libraries", "Launchers of jobs and clusters", "Training frameworks")
-    for row in [row for part in parts for row in rows(section(part))[1:]]:
+    for row in [row for part in parts for row in rows(section(part, PROGRAMS))[1:]]:
         assert re.search(r"\d", row[0]) or "toil" in row[0].lower(), row
         assert len(row) == 2, row
 
