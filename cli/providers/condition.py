@@ -52,7 +52,7 @@ def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
     for why, names in sick.items():
         cure = (
             f"A new machine replaces a node by itself when its jobs are over. If that does not help: "
-            f"`./cluster logs {names[0]} --stack {stack}`, and docs/health.md."
+            f"`./cluster logs {names[0]} --stack {stack}`, and docs/failures.md."
         )
         yield warns("cluster.health", f"out of service: {fold(names)}: {why}", cure)
 

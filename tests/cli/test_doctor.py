@@ -454,8 +454,8 @@ D:\\134 /mnt/my\\040disk drvfs rw 0 0
 def test_what_windows_adds_is_found(release: str, folder: str, found: list[tuple[str, Severity]]) -> None:
     said = list(windows(Path(folder), release, MOUNTS))
     assert [(one.check, one.severity) for one in said] == found
-    assert all("docs/windows.md" in str(one.cure) for one in said)
-    assert (ROOT / "docs" / "windows.md").exists()
+    assert all("docs/local.md" in str(one.cure) for one in said)
+    assert (ROOT / "docs" / "local.md").exists()
 
 
 def test_this_machine_is_asked_where_nothing_is_given() -> None:

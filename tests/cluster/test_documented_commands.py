@@ -35,7 +35,7 @@ def is_wide(block: Block) -> bool:
     machines and jobs do then. test_sweep.py runs a sweep to its report. That each command of any page is one
     that `./cluster` takes is shown by tests/docs/test_documents.py.
     """
-    of_others = block.where.startswith("docs/chaos.md:") or any(
+    of_others = block.where.startswith("docs/failures.md:") or any(
         "cluster run " in command for command in block.commands
     )
     return of_others or only_plans(block) or set(block.commands) <= {"./cluster up", "./cluster down"}

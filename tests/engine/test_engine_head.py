@@ -16,7 +16,7 @@ from tests.support.checkout import ROOT
 from tests.support.consumer_program import Consumer, Request
 from tests.support.replacing_rules import HOLDS
 
-PAGE = ROOT / "docs" / "clouds.md"
+PAGE = ROOT / "docs" / "failures.md"
 IMAGES = {
     "amazon": [f"ami-0123456789abcdef{number}" for number in range(3)],
     "lab": [f"projects/acme-ml/global/images/slurm-{number}" for number in range(3)],

@@ -242,7 +242,7 @@ def _busy(lock: Path) -> str | None:
 
 
 MOUNTS = Path("/proc/self/mounts")
-PAGE = "docs/windows.md"
+PAGE = "docs/local.md"
 WINDOWS_DISKS = ("9p", "drvfs")
 """The file systems by which WSL shows Windows' disks, version 2 and 1."""
 

@@ -1,4 +1,4 @@
-"""docs/stacks.md: its tables have every shipped stack, the sums of its plan, and all options of `init`."""
+"""docs/choosing.md: its tables have every shipped stack, the sums of its plan, and all options of `init`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.instance_types.catalog import tables
 from tests.support import shipped
 from tests.support.checkout import ROOT
 
-PAGE = (ROOT / "docs" / "stacks.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| .* \| `(Pulumi\.\S+\.yaml)` \| ([\d.]+) / ([\d.]+) \| (nothing|\d+)", re.MULTILINE)
 
 
