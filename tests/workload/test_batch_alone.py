@@ -1,4 +1,4 @@
-"""The container's entry point on one machine without Batch, as docs/batch.md tries it."""
+"""The container's entry point on one machine without Batch, as its page tries it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.support.checkout import ROOT
 from workload.batch.program import exported
 
-PAGE = (ROOT / "docs" / "batch.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "batch_container.md").read_text()
 PUBLISHED = (
     "-x HOROVOD_HIERARCHICAL_ALLREDUCE=1 -x HOROVOD_FUSION_THRESHOLD=16777216 -x NCCL_MIN_NRINGS=8 "
     "-x NCCL_LAUNCH_MODE=PARALLEL"

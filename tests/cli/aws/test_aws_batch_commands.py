@@ -217,8 +217,8 @@ def test_the_page_names_each_action_that_the_commands_call_and_no_other() -> Non
         text = path.read_text()
         for method in re.findall(r"\.(\w+)\(", text) + re.findall(r'get_paginator\("(\w+)"\)', text):
             called += [operations[method]] if method in operations else []
-    page = (ROOT / "docs" / "batch.md").read_text()
-    table = page.partition("## What you need")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "reference" / "permissions.md").read_text()
+    table = page.partition("## AWS Batch")[2].partition("\n## ")[0]
     named = set(re.findall(r"`([a-z]+:[A-Z]\w+)`", table))
     assert len(called) > 25
     assert [one for one in called if not one & named] == []

@@ -148,6 +148,6 @@ def test_the_rights_that_the_report_of_leftovers_needs_are_in_the_documentation(
         leftovers.leftovers(services, "c", silent)
     finally:
         account.s3.meta.events.unregister("before-call", note)
-    text = (ROOT / "docs" / "aws.md").read_text()
+    text = (ROOT / "docs" / "reference" / "permissions.md").read_text()
     assert len(calls) == 6
     assert {call for call in calls if f"`{call}`" not in text} == set()
