@@ -14,10 +14,12 @@ import pytest
 from typer.main import get_command
 
 from cli.main import app, commands
-from tests.support.checkout import ROOT
+from tests.support.checkout import CODE, ROOT
 from tests.support.documents import Block, blocks, cluster_words, pages
 
 PAGES = [*pages(), ROOT / "CHANGELOG.md"]
+FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
+"""Every folder of the project."""
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
 
 
@@ -60,9 +62,29 @@ def test_a_page_that_is_read_in_a_hurry_is_short(page: str, most: int) -> None:
 @pytest.mark.parametrize("page", pages(), ids=[str(page.relative_to(ROOT)) for page in pages()])
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     """No page names a module that was renamed."""
-    folders = "infra|cli|node|localcloud|workload|tests|docs|examples"
-    names = re.findall(rf"`((?:{folders})/[\w./-]*)`", page.read_text(encoding="utf-8"))
+    names = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`", page.read_text(encoding="utf-8"))
     assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_a_module_that_is_gone_would_be_found_in_every_folder() -> None:
+    assert set(CODE) | {"docs", "examples", "tests", "tools"} <= set(FOLDERS)
+
+
+def test_the_index_leads_to_every_page_of_users_and_references() -> None:
+    """Pages for those who change the project are found from the page of its architecture, too."""
+    folder = ROOT / "docs"
+    shown = re.findall(r"\]\(([\w/.-]+\.md)", (folder / "README.md").read_text(encoding="utf-8"))
+    found = [*folder.glob("*.md"), *folder.glob("reference/*.md"), *folder.glob("internals/*.md")]
+    assert {str(page.relative_to(folder)) for page in found} - set(shown) == {"README.md"}
+
+
+def test_the_decisions_are_listed_by_their_days() -> None:
+    folder = ROOT / "docs" / "internals"
+    text = (folder / "architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- ([\d-]{10}): \[(.*)\]\(decisions/(.*)\)$", text, re.MULTILINE)
+    pages = sorted((folder / "decisions").glob("*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages]
+    assert listed == [(page.name[:10], title, page.name) for page, title in zip(pages, titles, strict=True)]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=[p.name for p in PICTURES])
