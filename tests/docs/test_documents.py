@@ -66,6 +66,23 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in names if not (ROOT / name).exists()] == []
 
 
+def test_the_pages_that_messages_and_stack_files_name_exist() -> None:
+    """A message leads to a page, and may name a heading of it (`docs/aws.md#ordinary-users`)."""
+    code = [file for folder in CODE for file in (ROOT / folder).rglob("*.py")]
+    files = [*code, *ROOT.glob("*.yaml"), *(ROOT / ".github").rglob("*.yml")]
+    link = r"(?<![\w/.])(?:\.\./blob/main/)?(docs/[\w/]+\.md)(?:#([\w-]+))?"
+    named = {
+        (file.name, *one) for file in files for one in re.findall(link, file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    gone = [
+        (where, page, anchor)
+        for where, page, anchor in named
+        if not (ROOT / page).is_file() or (anchor and anchor not in anchors(ROOT / page))
+    ]
+    assert gone == []
+
+
 def test_a_module_that_is_gone_would_be_found_in_every_folder() -> None:
     assert set(CODE) | {"docs", "examples", "tests", "tools"} <= set(FOLDERS)
 
