@@ -19,14 +19,18 @@ from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "consuming.md").read_text(encoding="utf-8")
 FIELDS = fields.PAGE.read_text(encoding="utf-8")
-TABLES = TEXT + FIELDS + (fields.PAGE.parent / "results.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> dict[str, str]:
     """Return the first two columns of the table whose first column has this heading, without Markdown."""
-    (rows,) = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TABLES, re.MULTILINE)
+    (rows,) = re.findall(
+        rf"^\| {heading} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT + FIELDS + RESULTS, re.MULTILINE
+    )
     cells = [re.split(r"(?<!\\)\|", row)[1:3] for row in rows.splitlines()]
     return {path.strip(" `"): kind.strip().replace("\\|", "|") for path, kind in cells}
+
+
+RESULTS = (ROOT / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
 
 
 def programs() -> list[str]:
