@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import component_stand_ins
 from tests.support.component_program import declared
-from tests.support.consumer_program import EXAMPLES, FILES
+from tests.support.consumer_program import EXAMPLES, FILES, PAGE, code
 
 TOOLS = {"python": sys.executable, "typescript": "node", "go": "go"}
 NAMES = {"python": {"train", "small"}, "typescript": {"train", "small"}, "go": {"train"}}
@@ -39,6 +39,16 @@ def test_a_program_makes_its_clusters(language: str, tmp_path: Path) -> None:
         assert (f"{name}-network-vpc" in made.types()) != own, (
             "a network of the program's, or of the cluster's"
         )
+
+
+def test_the_smallest_program_of_the_page_makes_a_cluster(tmp_path: Path) -> None:
+    (text,) = code("python", PAGE)
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "__main__.py").write_text(text)
+    found = component_stand_ins.run_python(folder)
+    assert list(found) == ["train"]
+    assert "train-launch-templates-cpu" in declared({"train": lambda: found["train"]}).types()
 
 
 def test_the_programs_test_finds_another_network(tmp_path: Path) -> None:

@@ -108,7 +108,15 @@ func NewSlurmCluster(ctx *pulumi.Context, name string, args *SlurmClusterArgs) (
 def run(language: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Run the example in a language in a folder, and return name -> arguments, by the names of the schema."""
     shutil.copytree(EXAMPLES / language, folder, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
-    text = {"python": _python, "typescript": _typescript, "go": _go}[language](folder)
+    return _arguments({"python": _python, "typescript": _typescript, "go": _go}[language](folder))
+
+
+def run_python(folder: Path) -> dict[str, dict[str, Any]]:
+    """Run the program in Python that is in a folder, and return the same of it."""
+    return _arguments(_python(folder))
+
+
+def _arguments(text: str) -> dict[str, dict[str, Any]]:
     return {name: _in_schema(given) for name, given in map(json.loads, text.splitlines())}
 
 
