@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from infra.slurm_cluster import SlurmCluster
 
 SCHEMA = Path(__file__).with_name("schema.json")
-"""The package's schema, which `python -m component.schema` writes."""
+"""The package's schema, which `tools/generate.py` writes."""
 TOKEN = "slurm-stacks:index:SlurmCluster"
 
 

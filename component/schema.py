@@ -1,7 +1,7 @@
 """The package's schema, made from the JSON Schemas of the stack file and of the outputs.
 
-Checked in as `component/schema.json`, because the plugin answers with it at once; a test keeps it current.
-`python -m component.schema` writes it.
+Checked in as `component/schema.json`, because the plugin answers with it at once; `tools/generate.py`
+writes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from component.construction import SCHEMA, TOKEN
+from component.construction import TOKEN
 from infra import bundle
 from infra.config import schema as stack_file
 from infra.config.argument_names import BENCHMARK, Place, camel_case
@@ -176,13 +176,3 @@ def _ref(name: str) -> str:
 def text() -> str:
     """Return the schema as it is checked in."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
-
-
-def main() -> None:
-    """Write the schema."""
-    SCHEMA.write_text(text(), encoding="utf-8")
-    print(f"written: {SCHEMA.name}")
-
-
-if __name__ == "__main__":
-    main()

@@ -22,6 +22,7 @@ from cli.commands.sweep.plan import PlannedRun
 from cli.commands.sweep.watch import _live_row
 from cli.console.jobs import situation
 from cli.console.status import show_status
+from infra.effects import Kind
 from node import benchmark
 from node.backup import restore, take
 from node.elastic.budget import Budget, BudgetEnforcer
@@ -111,7 +112,7 @@ def line_of(one: JobState) -> str:
 def changes(one: JobState, _: Path) -> Phase:
     """What `up` refuses, names or ends."""
     found = jobs.parse(line_of(one))
-    removed = table.Change("nodes.max", "debug", table.Kind.ENDS, "2", "1", partition="debug")
+    removed = table.Change("nodes.max", "debug", Kind.ENDS, "2", "1", partition="debug")
     if not found:
         return Phase.OVER
     assert removed.costs(found[0]) == (not found[0].over) == (one.phase is not Phase.COMPLETING)
@@ -434,7 +435,7 @@ def test_a_job_that_completes_and_runs_again_can_be_lost(times: str, again: bool
     (found,) = jobs.parse(told(f"7|ann|debug|debug-0|COMPLETING,{times}|(null)|\n"))
     assert (found.again, found.over) == (again, not again)
     assert ("then queued again" in found.line()) == again
-    removed = table.Change("nodes.max", "debug", table.Kind.ENDS, "2", "1", partition="debug")
+    removed = table.Change("nodes.max", "debug", Kind.ENDS, "2", "1", partition="debug")
     assert removed.costs(found) == again
     line = jobs.cancel_or_requeue_line([], [found])
     assert ("scancel" in line) != again, "a requeue would be refused, and the job cancelled"

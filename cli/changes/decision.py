@@ -14,6 +14,7 @@ from cli.changes import closing, jobs, table
 from cli.changes.closing import Holder
 from cli.changes.jobs import Job
 from cli.hints import hint
+from infra.effects import Kind
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from node.elastic.reconfiguration import CLOSED
 from node.slurm import closing as closing_mark
@@ -321,8 +322,8 @@ def check_changes(
     if not table.costly(found):
         # A cluster that does not answer now may do so after the change.
         return CheckedChanges() if answers else CheckedChanges(release=hold.open_later)
-    if any(change.kind is table.Kind.NEVER for change in found):
-        found = [change for change in found if change.kind is table.Kind.NEVER]
+    if any(change.kind is Kind.NEVER for change in found):
+        found = [change for change in found if change.kind is Kind.NEVER]
     elif replace:
         return CheckedChanges(
             end_jobs=lambda: end_jobs_of(found, partitions, reach, hold, say), release=hold.release

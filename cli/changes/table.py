@@ -1,37 +1,19 @@
-"""What happens to a running cluster when its stack file changes, as tables of rows. Pure.
+"""What happens to a running cluster when its stack file changes. Pure.
 
-Kinds of change, the rows that all providers share, the comparison of two designs by a table, and the files
-that a change deletes, with the way that keeps them.
+The comparison of two designs by a provider's table (`infra.config.changes`), and the files that a change
+deletes, with the way that keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from typing import Any
 
 from cli.changes.jobs import Job, listed
-from node.design.model import BUCKETS, ClusterDesign, LocalCloud, Mount
-
-
-class Kind(StrEnum):
-    """The effect of a change; the value is the text for users."""
-
-    NOTHING = "changes nothing on this cloud"
-    LIVE = "applied to the running cluster"
-    NODES = "new nodes only: a node that is up keeps what it has until it is removed"
-    RENEWED = (
-        "new nodes have it; a node that is up takes no further job, and is removed when its jobs are over"
-    )
-    PAUSE = "the machine stops and starts: jobs go on, and wait for it where they need it"
-    ENDS = "removes nodes, and ends the jobs that run on them"
-    TAKEOVER = "needs a new head, which takes over: jobs go on, and none starts until it has booted"
-    MOVED = "needs a new head at another address: waiting jobs stay, and running ones are queued again"
-    HEAD = "needs a new head: its queue and running jobs are lost"
-    DATA = "is recreated: its contents are lost"
-    NEVER = "is not possible"
-
+from infra.config.changes import Row
+from infra.effects import Kind
+from node.design.model import BUCKETS, ClusterDesign, Mount
 
 JOBS = frozenset({Kind.ENDS, Kind.MOVED, Kind.HEAD, Kind.DATA})
 """The kinds that are refused without `--replace` while there are jobs that they would end."""
@@ -39,22 +21,6 @@ NEW_HEAD = frozenset({Kind.TAKEOVER, Kind.MOVED})
 """The kinds that keep Slurm's state, and so need a disk for it."""
 ALWAYS = frozenset({Kind.DATA})
 """The kinds that are refused without `--replace` even without jobs: lost files cannot be made again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What happens when the value of a key of the stack file changes.
-
-    Attributes:
-        fields: The fields of the design that show the change (`<section>.<field>`); empty if no field does.
-        note: A remark for the user's text.
-        less: The kind if a number decreases; `None` means `kind`.
-    """
-
-    kind: Kind
-    fields: tuple[str, ...] = ()
-    note: str = ""
-    less: Kind | None = None
 
 
 SECTIONS = ("access", "network", "image", "budget", "slurm", "local")
@@ -498,149 +464,3 @@ def _saved(mount: Mount, what: str, name: str) -> str:
         else ("add `snapshot: true`, put the old values back, run `up` and then `down`, which makes {} ({})")
     )
     return f"{how.format(what, name)}; {BACK_AGAIN}"
-
-
-OTHER_CLUSTER = "another cluster; the one that is up is destroyed"
-OTHER_RELEASE = "another release of Slurm is another cluster"
-
-SHARED: dict[str, Row] = {
-    "name": Row(Kind.DATA, ("cluster.name",), OTHER_CLUSTER),
-    "provider": Row(Kind.DATA, ("cluster.provider",), OTHER_CLUSTER),
-    "scheduler": Row(Kind.DATA, ("cluster.scheduler",), OTHER_CLUSTER),
-    "tags": Row(
-        Kind.RENEWED,
-        ("cluster.tags",),
-        "all that is no node has them at once; a node that is up keeps the former ones",
-    ),
-    "access.ssh_cidrs": Row(Kind.LIVE, ("access.ssh_cidrs",)),
-    "access.allow_ssh_from_anywhere": Row(Kind.NOTHING),
-    "controller.instance_type": Row(Kind.PAUSE, ("controller.instance_type",)),
-    "controller.state": Row(
-        Kind.LIVE,
-        (),
-        "kept: slurmctld stops while its files are copied; machine: the disk and all on it are deleted",
-    ),
-    "controller.backup": Row(Kind.LIVE, ("cluster.backup",), "what is in the bucket stays"),
-    "login.instance_type": Row(Kind.PAUSE, ("login.instance_type",)),
-    "partitions.name": Row(Kind.LIVE, (), "removing one ends the jobs on its nodes"),
-    "partitions.instance_type": Row(Kind.RENEWED, ("partitions.instance_type",)),
-    "partitions.nodes.min": Row(Kind.LIVE, ("partitions.min",)),
-    "partitions.nodes.max": Row(Kind.LIVE, ("partitions.max",), "", Kind.ENDS),
-    "partitions.default": Row(Kind.LIVE, ("partitions.default",)),
-    "partitions.spot": Row(Kind.RENEWED, ("partitions.spot",)),
-    "partitions.reservation": Row(Kind.RENEWED, ("partitions.reservation",)),
-    "partitions.time_limit": Row(Kind.LIVE, ("partitions.time_limit",), "jobs keep the limit they have"),
-    "partitions.exclusive": Row(Kind.LIVE, ("partitions.exclusive",)),
-    "partitions.topology": Row(Kind.LIVE, ("partitions.topology",)),
-    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",)),
-    "partitions.image": Row(Kind.RENEWED, ("partitions.image",)),
-    "partitions.open_metadata": Row(Kind.RENEWED, ("partitions.open_metadata",)),
-    "login.open_metadata": Row(Kind.LIVE, ("login.open_metadata",)),
-    "partitions.local": Row(Kind.NOTHING),
-    "storage.*.kind": Row(Kind.DATA, ("storage.kind",)),
-    "storage.*.path": Row(Kind.DATA, (), "another path is another file system"),
-    "storage.*.existing": Row(Kind.DATA, ("storage.existing",), "another one, with other files"),
-    "storage.*.security_group": Row(Kind.LIVE, ("storage.security_group",)),
-    "storage.*.keep": Row(Kind.LIVE, ("storage.keep",)),
-    "storage.*.snapshot": Row(Kind.LIVE, ("storage.snapshot",)),
-    "storage.*.restore": Row(Kind.NOTHING, ("storage.restore",), "files are there already"),
-    "storage.buckets": Row(Kind.NODES, (), "it and its objects stay; the controller has it at once"),
-    "hooks": Row(Kind.NODES, ("cluster.hooks",), "controller and login machines run theirs again at once"),
-    "containers": Row(
-        Kind.NODES, ("cluster.containers",), "controller and login machines get theirs at once"
-    ),
-    "health": Row(Kind.NODES, ("cluster.health",), "the interval changes at once"),
-    "budget": Row(Kind.LIVE, ("budget.max_usd", "budget.max_hours", "budget.running_jobs")),
-    "network.cidr": Row(Kind.MOVED, ("network.cidr",), "it is a new network"),
-    "network.peers": Row(Kind.NOTHING),
-    "slurm": Row(
-        Kind.LIVE,
-        (
-            "slurm.suspend_time",
-            "slurm.suspend_timeout",
-            "slurm.resume_timeout",
-            "slurm.slurmd_timeout",
-            "slurm.reconcile_interval",
-        ),
-    ),
-    "slurm.accounting": Row(
-        Kind.LIVE,
-        ("slurm.accounting",),
-        "slurmdbd and its database start or stop; they are on by default where machines boot",
-    ),
-    **{
-        f"slurm.{key}": Row(Kind.NEVER, (f"slurm.{key}",), "heads and nodes have one Slurm: down, then up")
-        for key in ("source", "packages", "repository")
-    },
-    "slurm.prolog": Row(Kind.NODES, ("slurm.prolog",)),
-    "slurm.epilog": Row(Kind.NODES, ("slurm.epilog",)),
-    "local": Row(Kind.NOTHING, tuple(f"local.{field.name}" for field in fields(LocalCloud))),
-    "instance_types.vcpus": Row(Kind.RENEWED, ("partitions.cpus",)),
-    "instance_types.memory_mib": Row(Kind.RENEWED, ("partitions.memory_mib",)),
-    "instance_types.sockets": Row(Kind.RENEWED, ("partitions.sockets",)),
-    "instance_types.price_hour": Row(Kind.LIVE, ("partitions.price_hour",)),
-    "instance_types.*": Row(Kind.LIVE, (), "as the key that follows from it says"),
-    "benchmark": Row(
-        Kind.LIVE,
-        ("cluster.trains", "cluster.requirements"),
-        "a run that is not over is cancelled, with `up --replace` only",
-    ),
-}
-"""The rows by key of the stack file."""
-
-UNSEEN = frozenset(
-    {
-        "cluster.stack", "cluster.isolation", "cluster.provider_settings",
-        "controller.name", "controller.role", "controller.tags", "controller.price_hour",
-        "controller.open_metadata",
-        "login.name", "login.role", "login.tags", "login.price_hour", "login.image",
-        "partitions.name", "partitions.zones", "partitions.reservations", "partitions.tmp_disk_mib",
-        "storage.name", "storage.path", "storage.roles", "storage.served_by", "storage.options",
-        "network.zones",
-    }
-)  # fmt: skip
-"""Fields of the design that follow from others, or for which each provider has its own rule."""
-
-
-ON_AWS = (
-    *("storage.*.storage_type", "storage.*.throughput", "storage.*.s3_import", "storage.*.s3_export"),
-    *("storage.*.gp3.*", "controller.gp3", "login.gp3"),
-    *("controller.security_groups", "login.security_groups"),
-)
-"""Keys that only AWS has."""
-
-
-OF_GOOGLE = tuple(
-    f"partitions.{key}"
-    for key in ("secure_boot", "placement_policy", "disk_type", "min_cpu_platform", "network_tags")
-)
-"""Fields of the design that follow from `partitions.gcp`."""
-
-
-def without_effect(note: str, *keys: str) -> dict[str, Row]:
-    """Return rows of keys that a provider does not use. A key's field of the design has the key's name."""
-    return {key: Row(Kind.NOTHING, (key.replace(".*", ""),), note) for key in keys}
-
-
-def whole_table(
-    provider_rows: Mapping[str, Row], instead: Mapping[str, Row | None] | None = None
-) -> dict[str, Row]:
-    """Return a provider's whole table: first the keys of the cluster's location, then section by section.
-
-    Args:
-        provider_rows: The provider's own rows, none of which is shared.
-        instead: The provider's replacements for shared rows; `None` removes a row.
-
-    Raises:
-        ValueError: `provider_rows` has a shared key, or `instead` has a key that is not shared.
-    """
-    instead = instead or {}
-    if twice := SHARED.keys() & provider_rows.keys():
-        raise ValueError(f"rows of every provider: {sorted(twice)}")
-    if strange := instead.keys() - SHARED.keys():
-        raise ValueError(f"no rows of every provider: {sorted(strange)}")
-    where = {key: row for key, row in provider_rows.items() if ":" in key}
-    shared = {key: instead.get(key, row) for key, row in SHARED.items()}
-    rows = {**where, **{key: row for key, row in shared.items() if row is not None}, **provider_rows}
-    sections = list(dict.fromkeys(key.partition(".")[0] for key in rows))
-    return {key: rows[key] for key in sorted(rows, key=lambda key: sections.index(key.partition(".")[0]))}

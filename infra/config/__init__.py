@@ -3,7 +3,7 @@
     config = load_file("Pulumi.local.yaml")
     design = infra.design.design(config, infra.instance_types.catalog.catalog())
 
-`python -m infra.config.schema` writes the JSON Schema, `infra/schema/stack.json`.
+`infra.config.schema` has the JSON Schema, `infra.config.changes` what a change of each key does.
 """
 
 from infra.config.cluster import ClusterConfig

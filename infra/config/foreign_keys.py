@@ -476,6 +476,11 @@ def advice(location: Location, word: Word, value: Any) -> str:
     return f"here it is {key}: write {_nested(keys[depth:], text)}{where}{note}"
 
 
+def page(text: str) -> str:
+    """Return docs/reference/words.md with the tables as they are now."""
+    return text.partition(f"## {next(iter(TOOLS))}")[0] + "\n".join(rows()) + "\n"
+
+
 def rows() -> list[str]:
     """Return the tables of docs/reference/words.md, line by line."""
     lines = []

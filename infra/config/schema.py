@@ -1,7 +1,6 @@
 """The JSON Schema of a stack file, made from the models. Editors complete and check with it.
 
-Checked in as `infra/schema/stack.json`; a test keeps it current. `python -m infra.config.schema` writes it
-and the tables of docs/reference/words.md.
+Checked in as `infra/schema/stack.json`, which `tools/generate.py` writes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from infra.config import foreign_keys
 from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.load import BENCHMARK, CLUSTER
@@ -65,16 +63,3 @@ def schema() -> dict[str, Any]:
 def text() -> str:
     """Return the schema as it is checked in."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def main() -> None:
-    """Write the schema and the tables of docs/reference/words.md."""
-    FILE.write_text(text(), encoding="utf-8")
-    page = FILE.parents[2] / "docs" / "reference" / "words.md"
-    head, _, _ = page.read_text(encoding="utf-8").partition("## slurm-gcp")
-    page.write_text(head + "\n".join(foreign_keys.rows()) + "\n", encoding="utf-8")
-    print(f"written: {FILE.name}, {page.name}")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from infra.config.fields import ANY_BUCKET, BUCKET, SECURITY_GROUP, MountPath, Section
+from infra.effects import HERE, Kind, Outcome, effect
 
 SharedKind = Literal["nfs", "efs", "filestore", "fsx_lustre"]
+GROWS = "the file system follows at the machine's next start; disks of Google Cloud only grow"
+"""What users are told of a larger disk on Google Cloud."""
 
 
 class Gp3Config(Section):
@@ -34,15 +37,29 @@ class Gp3Config(Section):
 class SharedStorage(Section):
     """A directory that every machine of the cluster mounts at the same path."""
 
-    kind: SharedKind = Field(
+    kind: Annotated[SharedKind, effect(clouds=Kind.DATA, local=Outcome(Kind.NOTHING, HERE))] = Field(
         "nfs",
         description="nfs: exported by the controller from a disk of its own. efs, fsx_lustre: AWS. "
         "filestore: Google Cloud.",
     )
-    path: MountPath | None = Field(
+    path: Annotated[
+        MountPath | None,
+        effect(
+            clouds=Outcome(Kind.DATA, "another path is another file system"),
+            local=Outcome(Kind.NOTHING, HERE),
+            design=(),
+        ),
+    ] = Field(
         None, description="Where it is mounted. Default: /home, /apps, and /fsx or /scratch for scratch."
     )
-    size_gib: int | None = Field(
+    size_gib: Annotated[
+        int | None,
+        effect(
+            aws=Outcome(Kind.LIVE, "less: EBS refuses it, Lustre is recreated", Kind.NEVER),
+            gcp=Outcome(Kind.LIVE, GROWS, Kind.NEVER),
+            local=Outcome(Kind.NOTHING, HERE),
+        ),
+    ] = Field(
         None,
         gt=0,
         le=10_000_000,
@@ -50,63 +67,70 @@ class SharedStorage(Section):
         "fsx_lustre: SCRATCH_2, PERSISTENT_1 (SSD) and PERSISTENT_2 take 1200 and multiples of 2400; "
         "SCRATCH_1 takes 1200, 2400 and multiples of 3600. efs has no size.",
     )
-    deployment: Literal["SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2"] | None = Field(
+    deployment: Annotated[
+        Literal["SCRATCH_1", "SCRATCH_2", "PERSISTENT_1", "PERSISTENT_2"] | None, effect(aws=Kind.DATA)
+    ] = Field(
         None, description="fsx_lustre: deployment type; SCRATCH_2 by default. Scratch types keep no replicas."
     )
-    storage_type: Literal["SSD", "HDD"] | None = Field(
+    storage_type: Annotated[Literal["SSD", "HDD"] | None, effect(aws=Kind.DATA)] = Field(
         None, description="fsx_lustre: SSD by default; HDD with PERSISTENT_1 only."
     )
-    throughput: int | None = Field(
+    throughput: Annotated[int | None, effect(aws=Kind.LIVE)] = Field(
         None,
         gt=0,
         description="fsx_lustre, persistent types only: MB/s for each TiB. PERSISTENT_2: 125, 250, 500, "
         "1000; PERSISTENT_1: 50, 100, 200 (SSD) or 12, 40 (HDD).",
     )
-    s3_import: str | None = Field(
+    s3_import: Annotated[str | None, effect(aws=Outcome(Kind.LIVE, "SCRATCH_1: recreated"))] = Field(
         None,
         pattern=BUCKET,
         description="fsx_lustre: s3://bucket/prefix whose objects appear as files.",
     )
-    s3_export: str | None = Field(
+    s3_export: Annotated[str | None, effect(aws=Outcome(Kind.LIVE, "SCRATCH_1: recreated"))] = Field(
         None,
         pattern=BUCKET,
         description="fsx_lustre: s3://bucket/prefix to which changed files are written back.",
     )
-    tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE", "HIGH_SCALE_SSD"] | None = (
-        Field(
-            None,
-            description="filestore: tier; BASIC_HDD by default. GiB: BASIC_HDD 1024 to 65433, BASIC_SSD 2560 "
-            "to 65433, ZONAL 100 and REGIONAL 1024 to 10239 or 10240 to 102400 in steps of 2560, ENTERPRISE "
-            "1024 to 10240 in steps of 256, HIGH_SCALE_SSD 10240 to 102400 in steps of 2560.",
-        )
+    tier: Annotated[
+        Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE", "HIGH_SCALE_SSD"] | None,
+        effect(gcp=Outcome(Kind.DATA, "another tier is another file system"), design=("storage.deployment",)),
+    ] = Field(
+        None,
+        description="filestore: tier; BASIC_HDD by default. GiB: BASIC_HDD 1024 to 65433, BASIC_SSD 2560 "
+        "to 65433, ZONAL 100 and REGIONAL 1024 to 10239 or 10240 to 102400 in steps of 2560, ENTERPRISE "
+        "1024 to 10240 in steps of 256, HIGH_SCALE_SSD 10240 to 102400 in steps of 2560.",
     )
 
-    gp3: Gp3Config | None = Field(None, description="nfs on AWS: the performance of the controller's disk.")
-    existing: str | None = Field(
-        None,
-        min_length=1,
-        description="What is there already and is only used: `down` leaves it. efs, fsx_lustre: fs-…. nfs: "
-        "a disk for the controller (vol-… on AWS, a persistent disk's name on Google Cloud) or an NFS "
-        "export, server:/path. filestore: an instance's name in gcp:zone, or "
-        "projects/…/locations/…/instances/….",
+    gp3: Annotated[
+        Gp3Config | None, effect(aws=Outcome(Kind.LIVE, "EBS changes a volume once in six hours"))
+    ] = Field(None, description="nfs on AWS: the performance of the controller's disk.")
+    existing: Annotated[str | None, effect(clouds=Outcome(Kind.DATA, "another one, with other files"))] = (
+        Field(
+            None,
+            min_length=1,
+            description="What is there already and is only used: `down` leaves it. efs, fsx_lustre: fs-…. "
+            "nfs: a disk for the controller (vol-… on AWS, a persistent disk's name on Google Cloud) or an "
+            "NFS export, server:/path. filestore: an instance's name in gcp:zone, or "
+            "projects/…/locations/…/instances/….",
+        )
     )
-    security_group: str | None = Field(
+    security_group: Annotated[str | None, effect(clouds=Kind.LIVE)] = Field(
         None,
         pattern=SECURITY_GROUP,
         description="With existing, on AWS: the security group of its network interfaces. `up` opens its "
         "ports there for this cluster's machines, and `down` closes them. efs without it: `up` makes mount "
         "targets of its own.",
     )
-    keep: bool = Field(
+    keep: Annotated[bool, effect(clouds=Kind.LIVE)] = Field(
         False,
         description="`down` leaves it, and says what it costs and which lines take it back.",
     )
-    snapshot: bool = Field(
+    snapshot: Annotated[bool, effect(clouds=Kind.LIVE)] = Field(
         False,
         description="`down` makes a snapshot (nfs) or a backup (fsx_lustre, persistent types) and deletes "
         "the original.",
     )
-    restore: str | None = Field(
+    restore: Annotated[str | None, effect(clouds=Outcome(Kind.NOTHING, "files are there already"))] = Field(
         None,
         min_length=1,
         description="Begin with the files of a snapshot (nfs: snap-… on AWS, a snapshot's name on Google "
@@ -187,10 +211,13 @@ class StorageConfig(Section):
     home: SharedStorage | None = Field(None, description="Home directories, /home.")
     apps: SharedStorage | None = Field(None, description="Shared software and training environments, /apps.")
     scratch: SharedStorage | None = Field(None, description="A fast shared file system for data sets.")
-    buckets: list[BucketConfig] = Field(
-        default_factory=list, description="Buckets of S3 or Cloud Storage as directories."
-    )
+    buckets: Annotated[
+        list[BucketConfig],
+        effect(Outcome(Kind.NODES, "it and its objects stay; the controller has it at once"), design=()),
+    ] = Field(default_factory=list, description="Buckets of S3 or Cloud Storage as directories.")
     state: StateStorage | None = Field(
         None, description="The disk with Slurm's state (controller.state: kept)."
     )
-    local_scratch: LocalScratch | None = Field(None, description="Each compute node's own NVMe disks.")
+    local_scratch: Annotated[
+        LocalScratch | None, effect(clouds=Kind.RENEWED, design=("partitions.local_ssds",))
+    ] = Field(None, description="Each compute node's own NVMe disks.")

@@ -18,11 +18,12 @@ import json
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
+from infra.effects import Kind, Outcome, effect
 from infra.instance_types import cache
 
 Provider = Literal["aws", "gcp", "local"]
@@ -109,10 +110,10 @@ class Override(Facts):
     model_config = ConfigDict(strict=True)
 
     # slurmctld counts a node's CPUs in 16 bits.
-    vcpus: int | None = Field(
+    vcpus: Annotated[int | None, effect(Kind.RENEWED, design=("partitions.cpus",))] = Field(
         None, gt=0, le=65000, description="vCPUs. Needed for a machine that is not in the snapshot."
     )
-    memory_mib: int | None = Field(
+    memory_mib: Annotated[int | None, effect(Kind.RENEWED, design=("partitions.memory_mib",))] = Field(
         None, gt=0, le=100_000_000, description="Memory in MiB as the data sheet says. Needed as `vcpus` is."
     )
     accelerator: BuiltIn | None = Field(None, description="Accelerators that the machine always has.")
@@ -123,11 +124,14 @@ class Override(Facts):
     local_ssds: int | None = Field(
         None, ge=0, le=32, description="Google Cloud: local SSDs of 375 GiB attached for local_scratch."
     )
-    sockets: int | None = Field(
+    sockets: Annotated[int | None, effect(Kind.RENEWED, design=("partitions.sockets",))] = Field(
         None, gt=0, le=64, description="Sockets, by which Slurm divides its vCPUs; 1 if none are known."
     )
     regions: tuple[str, ...] | None = Field(None, strict=False, description="Regions that offer it.")
-    price_hour: float | None = Field(None, ge=0, description="USD an hour, accelerators included.")
+    price_hour: Annotated[
+        float | None,
+        effect(Kind.LIVE, local=Outcome(Kind.LIVE, design=()), design=("partitions.price_hour",)),
+    ] = Field(None, ge=0, description="USD an hour, accelerators included.")
 
 
 class Retired(Facts):

@@ -1,7 +1,7 @@
 """The fields of the `cluster` output as a list, and the two files that are made from it.
 
-`python -m infra.outputs.fields` writes them: the JSON Schema (`infra/schema/outputs.json`) and the table of
-fields in docs/reference/outputs.md. Tests keep both current, and compare the list with the frozen copy of v1.
+They are the JSON Schema (`infra/schema/outputs.json`) and the table of fields in docs/reference/outputs.md,
+which `tools/generate.py` writes. A test compares the list with the frozen copy of v1.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from infra.outputs import contract
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "infra" / "schema" / "outputs.json"
-PAGE = ROOT / "docs" / "reference" / "outputs.md"
-BEGIN, END = "<!-- fields: written by python -m infra.outputs.fields -->", "<!-- end of fields -->"
+BEGIN, END = "<!-- fields: written by python -m tools.generate -->", "<!-- end of fields -->"
 
 _UNDERSTOOD = {"$defs", "$ref", "$schema", "anyOf", "const", "default", "description", "enum", "items"}
 _UNDERSTOOD |= {"minimum", "properties", "required", "title", "type"}
@@ -98,14 +97,3 @@ def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any
         return node
     found: dict[str, Any] = definitions[node["$ref"].removeprefix("#/$defs/")]
     return found
-
-
-def main() -> None:
-    """Write the JSON Schema and the table of docs/reference/outputs.md."""
-    SCHEMA.write_text(schema_text(), encoding="utf-8")
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"written: {SCHEMA.name}, {PAGE.name}")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cli.changes import table
-from cli.changes.table import Kind
 from cli.providers.aws.changes import RULES
 from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
+from infra.effects import Kind
 from node.design.model import Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 

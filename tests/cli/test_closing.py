@@ -14,7 +14,8 @@ import pytest
 from cli.changes import closing, decision
 from cli.changes.closing import WORKING_SECONDS, BusyError, Holder
 from cli.changes.decision import Hold
-from cli.changes.table import Change, Kind
+from cli.changes.table import Change
+from infra.effects import Kind
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.slurm.closing import described, read

@@ -268,7 +268,7 @@ def test_transforms_of_the_component_reach_every_resource(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(EDITED))
 def test_tags_replace_no_data(name: str) -> None:
-    """The row of the table of changes is `tags`: only nodes are replaced, when their jobs are over."""
+    """`tags` says: only nodes are replaced, when their jobs are over."""
     before, after = run(name, plain=True), run(name)
     assert before.declared.keys() == after.declared.keys()
     for urn, one in after.declared.items():

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from cli.changes.jobs import PARTITIONS_LISTING
-from cli.changes.table import Kind, Row, Rules
+from cli.changes.table import Rules
 from cli.findings import Check
 from cli.providers.clouds.base import CloudProvider
 from cli.providers.clouds.listing import Listed
 from infra import bundle
 from infra.clouds.commands import ClusterRef
+from infra.config.changes import Row
+from infra.effects import Kind
 from infra.errors import UserError
 from infra.instance_types.catalog import Described
 from infra.program.launcher import Run

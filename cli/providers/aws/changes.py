@@ -1,15 +1,16 @@
-"""What happens to a running cluster on AWS when its stack file changes: the table, and more rules. Pure."""
+"""What happens to a running cluster on AWS, besides what the keys of its stack file say. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from cli.changes import table
-from cli.changes.table import Change, Kind, Row, Rules, text
+from cli.changes.table import Change, Rules, text
 from infra import addresses
+from infra.config import changes
+from infra.effects import Kind
 from node.design.model import ClusterDesign, Mount, Partition
 
-_SHRINK = "EBS volumes only grow; a root file system grows at its machine's next boot"
 _ZONE = "a disk cannot leave its zone; unless the head stays in it"
 _GROUPS = "its security groups are of the old network"
 _SUBNET = "FSx keeps it in its subnet, which then cannot be deleted: remove it first"
@@ -17,95 +18,6 @@ SHARED = (
     "{1} shares addresses with the old {0}, and AWS makes the new subnet before the old one goes: choose "
     "addresses of network.cidr that neither subnet had, or end the cluster first"
 )
-_MOVES = "with network.aws it changes its subnet: a new head"
-_KEPT = "the controller and login machines keep their image until you replace them: `pulumi up --replace`"
-
-OWN: dict[str, Row] = {
-    "aws:region": Row(Kind.DATA, ("cluster.region",), table.OTHER_CLUSTER),
-    "access.mode": Row(
-        Kind.LIVE, ("access.mode",), f"the head gets a public address, or gives it up; {_MOVES}"
-    ),
-    "access.key": Row(Kind.TAKEOVER, ("access.key",), "EC2 gives a machine its key pair at the launch"),
-    "controller.disk_gib": Row(Kind.LIVE, ("controller.disk_gib",), _SHRINK, Kind.NEVER),
-    "controller.image": Row(Kind.NOTHING, ("controller.image",), _KEPT),
-    "login.count": Row(
-        Kind.LIVE, (), f"from or to 0 with access.mode ssh, the head gives up or gets its address; {_MOVES}"
-    ),
-    "login.disk_gib": Row(Kind.LIVE, ("login.disk_gib",), _SHRINK, Kind.NEVER),
-    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
-    "partitions.placement": Row(
-        Kind.RENEWED,
-        ("partitions.placement",),
-        "a placement group can be deleted only without nodes: until then `up` says so; run it again later",
-    ),
-    "partitions.zones": Row(Kind.NODES, (), "a removed zone: see network.zones"),
-    "partitions.aws.efa": Row(Kind.RENEWED, ("partitions.efa",)),
-    "partitions.aws.neuron_cores": Row(Kind.RENEWED),
-    "partitions.aws.capacity_block": Row(Kind.RENEWED, ("partitions.capacity_block",)),
-    "partitions.aws.placement_group": Row(Kind.RENEWED, ("partitions.placement_group",)),
-    "controller.security_groups": Row(Kind.LIVE, ("controller.security_groups",)),
-    "login.security_groups": Row(Kind.LIVE, ("login.security_groups",)),
-    "partitions.aws.security_groups": Row(Kind.RENEWED, ("partitions.security_groups",)),
-    "partitions.aws.launch_template_overrides": Row(Kind.RENEWED, ("partitions.template_overrides",)),
-    **table.without_effect("Google Cloud's", "access.users", "controller.network_tags", "login.network_tags"),
-    "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE),
-    "storage.*.size_gib": Row(
-        Kind.LIVE, ("storage.size_gib",), "less: EBS refuses it, Lustre is recreated", Kind.NEVER
-    ),
-    "storage.*.deployment": Row(Kind.DATA, ("storage.deployment",)),
-    "storage.*.storage_type": Row(Kind.DATA, ("storage.storage_type",)),
-    "storage.*.throughput": Row(Kind.LIVE, ("storage.throughput",)),
-    "storage.*.s3_import": Row(Kind.LIVE, ("storage.s3_import",), "SCRATCH_1: recreated"),
-    "storage.*.s3_export": Row(Kind.LIVE, ("storage.s3_export",), "SCRATCH_1: recreated"),
-    "storage.*.tier": Row(Kind.NOTHING, (), "Google Cloud's"),
-    "storage.*.gp3.*": Row(Kind.LIVE, ("storage.gp3",), "EBS changes a volume once in six hours"),
-    "controller.gp3": Row(Kind.LIVE, ("controller.gp3",)),
-    "login.gp3": Row(Kind.LIVE, ("login.gp3",)),
-    "partitions.aws.gp3": Row(Kind.RENEWED, ("partitions.gp3",)),
-    "storage.local_scratch": Row(Kind.RENEWED),
-    "image.source": Row(Kind.NEVER, ("image.source", "access.user"), table.OTHER_RELEASE),
-    "image.id": Row(Kind.RENEWED, ("image.id",), _KEPT),
-    "image.bake": Row(Kind.RENEWED, ("image.bake",), _KEPT),
-    "image.revision": Row(Kind.RENEWED, ("image.revision",), _KEPT),
-    "network.public_cidr": Row(
-        Kind.MOVED, ("network.public_cidr",), "to addresses that a subnet has now: not possible"
-    ),
-    "network.private_cidr": Row(
-        Kind.MOVED,
-        ("network.private_cidr",),
-        "with a Lustre file system of the cluster's own, or to addresses that a subnet has now: not possible",
-    ),
-    "network.zones": Row(
-        Kind.NODES, (), "if the head's zone is removed, head, /home and /apps are recreated empty"
-    ),
-    "network.aws": Row(
-        Kind.MOVED,
-        ("network.vpc", "network.public_subnet", "network.private_subnets"),
-        "another network; Lustre is recreated in another VPC, /home and /apps in another zone",
-    ),
-    "network.gcp": Row(Kind.NOTHING),
-    "aws.kms_key": Row(
-        Kind.DATA, ("cluster.kms_key",), "a disk's key is fixed when it is made: head, /home and /apps"
-    ),
-    "aws.nat": Row(
-        Kind.RENEWED,
-        ("network.nat",),
-        "nodes that are up lose their internet access if the gateway is removed",
-    ),
-    "aws.permissions_boundary": Row(Kind.LIVE, ("cluster.permissions_boundary",)),
-    "aws.role_path": Row(
-        Kind.RENEWED,
-        ("cluster.role_path",),
-        "nodes that are up lose their role, and with it mounted buckets and logs",
-    ),
-    "batch": Row(Kind.NOTHING, (), "only for scheduler: batch (see batch.md)"),
-}
-"""The rows that other clouds do not share."""
-TABLE = table.whole_table(OWN)
-"""What a change does, by key of the stack file below `slurm-stacks:cluster`. `*` is home, apps, scratch."""
-
-UNSEEN = table.UNSEEN | {"cluster.project", "cluster.zone", "partitions.local_ssds"}
-"""Fields of the design that follow from others, or for which a rule below exists."""
 
 
 def of_mount(mount: Mount, name: str, kind: Kind) -> Kind:
@@ -226,5 +138,9 @@ def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
 
 
 RULES = Rules(
-    TABLE, of_mount, (head_moves, zones, reservations, storage_of_network, shared_addresses), spared, on_head
+    changes.table("aws"),
+    of_mount,
+    (head_moves, zones, reservations, storage_of_network, shared_addresses),
+    spared,
+    on_head,
 )

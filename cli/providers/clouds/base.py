@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from infra.clouds.commands import ClusterRef
+from infra.effects import Kind
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from infra.program import launcher
 from infra.program.stack import Stack
@@ -308,7 +309,7 @@ class CloudProvider(abc.ABC):
             return decision.CheckedChanges()
         lost = heads.lost(cloud, design_up, design, stack.name, say, replace=replace)
         found = table.compare(design_up, design, self.rules())
-        new_head = (*table.NEW_HEAD, table.Kind.HEAD)
+        new_head = (*table.NEW_HEAD, Kind.HEAD)
         if heads.CONTROLLER in lost or any(change.kind in new_head for change in found):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]

@@ -5,104 +5,25 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 
 from cli.changes import decision, table
 from cli.changes.closing import Holder
 from cli.changes.decision import CheckedChanges, ClusterControl
 from cli.changes.jobs import Job
-from cli.changes.table import Kind, Row, Rules
+from cli.changes.table import Rules
 from infra import bundle
+from infra.config import changes as key_changes
+from infra.effects import Kind
 from infra.errors import NotUpError, UserError
 from infra.program.stack import Stack
-from node.design.model import ClusterDesign, LocalCloud
+from node.design.model import ClusterDesign
 from node.design.published import parse_settings
 from node.slurm.environment import without_slurm
 from operations import programs
 from operations.local import agent, machine_access
 from operations.local.run_directory import RunDirectory
 
-# The table of what a change of the stack file does to a running local cluster. It is data only.
-
-_CLOUDS = "the clouds'"
-_HERE = "a local stack uses this machine's hardware as it is"
-
-INSTEAD: dict[str, Row | None] = {
-    "tags": Row(Kind.NOTHING, ("cluster.tags",), _CLOUDS),
-    **table.without_effect(_CLOUDS, "access.ssh_cidrs", "partitions.reservation", "partitions.image"),
-    **table.without_effect(_CLOUDS, "storage.*.existing", "storage.*.security_group", "storage.*.keep"),
-    **table.without_effect(_CLOUDS, "storage.*.snapshot", "storage.*.restore", "network.cidr"),
-    **table.without_effect(_CLOUDS, "partitions.open_metadata", "login.open_metadata"),
-    **table.without_effect(_HERE, "storage.*.kind"),
-    "partitions.disk_gib": Row(Kind.RENEWED, ("partitions.disk_gib",), "it is only counted, for `--tmp`"),
-    "controller.instance_type": Row(Kind.LIVE, ("controller.instance_type",)),
-    "login.instance_type": Row(Kind.LIVE, ("login.instance_type",)),
-    "partitions.local": Row(Kind.LIVE, ("partitions.price_hour",)),
-    "storage.*.path": Row(Kind.NOTHING, (), _HERE),
-    **{
-        f"slurm.{key}": Row(Kind.DATA, (f"slurm.{key}",), "another image is another cluster")
-        for key in ("source", "packages", "repository")
-    },
-    "containers": Row(Kind.DATA, ("cluster.containers",), "another image is another cluster"),
-    "instance_types.price_hour": Row(Kind.LIVE),
-    "local": None,
-}
-"""Rows that differ from the clouds' table."""
-OWN: dict[str, Row] = {
-    **table.without_effect(_CLOUDS, "access.mode", "access.key", "access.users", "controller.image"),
-    **table.without_effect(_HERE, "controller.disk_gib", "login.disk_gib", "storage.*.size_gib"),
-    "login.count": Row(Kind.LIVE),
-    "partitions.accelerator": Row(Kind.RENEWED, ("partitions.accelerator",)),
-    "partitions.placement": Row(Kind.LIVE, ("partitions.placement",)),
-    "partitions.zones": Row(Kind.LIVE, ("partitions.zones",)),
-    "partitions.aws": Row(
-        Kind.NOTHING,
-        (
-            "partitions.efa",
-            "partitions.capacity_block",
-            "partitions.placement_group",
-            "partitions.gp3",
-            "partitions.security_groups",
-            "partitions.template_overrides",
-        ),
-        _CLOUDS,
-    ),
-    "aws": Row(
-        Kind.NOTHING,
-        ("cluster.kms_key", "cluster.permissions_boundary", "cluster.role_path", "network.nat"),
-        _CLOUDS,
-    ),
-    **table.without_effect(_CLOUDS, "controller.network_tags", "login.network_tags"),
-    "partitions.gcp": Row(Kind.NOTHING, table.OF_GOOGLE, _CLOUDS),
-    "storage.*.tier": Row(Kind.NOTHING, ("storage.deployment",), _CLOUDS),
-    "storage.*.deployment": Row(Kind.NOTHING, (), _CLOUDS),
-    **table.without_effect(_CLOUDS, *table.ON_AWS),
-    "storage.local_scratch": Row(Kind.NOTHING, ("partitions.local_ssds",), _CLOUDS),
-    "image.source": Row(Kind.NOTHING, ("access.user",), _CLOUDS),
-    **table.without_effect(_CLOUDS, "image.id", "image.bake", "image.revision"),
-    **table.without_effect(_CLOUDS, "network.public_cidr", "network.private_cidr", "network.zones"),
-    "network.aws": Row(Kind.NOTHING, ("network.vpc",), _CLOUDS),
-    "network.gcp": Row(Kind.NOTHING, ("network.public_subnet", "network.private_subnets"), _CLOUDS),
-    "local.isolation": Row(Kind.DATA, ("cluster.isolation",), "another kind of machine is another cluster"),
-    "local.suite": Row(Kind.DATA, ("image.source",), table.OTHER_RELEASE),
-    "local.price_hour": Row(Kind.LIVE),
-    **{f"local.{f.name}": Row(Kind.LIVE, (f"local.{f.name}",)) for f in fields(LocalCloud)},
-    "batch": Row(Kind.NOTHING, (), _CLOUDS),
-}
-"""Rows that no other provider shares."""
-TABLE = table.whole_table(OWN, INSTEAD)
-"""Key of the stack file below `slurm-stacks:cluster` -> what a change does; `*` is home, apps or scratch."""
-
-UNSEEN = (table.UNSEEN | {"cluster.region", "cluster.zone", "cluster.project"}) - {
-    "cluster.isolation",
-    "partitions.zones",
-    "network.zones",
-}
-"""Fields of the design that follow from other fields, or exist only on the clouds."""
-
-RULES = Rules(TABLE)
-
-
+RULES = Rules(key_changes.table("local"))
 SHORT = 8
 """The number of characters of a digest that messages show."""
 
@@ -133,7 +54,7 @@ def _differences(run: RunDirectory, running: ClusterDesign, design: ClusterDesig
     will = bundle.digest(bundle.node_archive(design))
     if was is not None and was != will:
         note = "daemons restart, jobs go on"
-        found.append(table.Change("code", "", table.Kind.LIVE, was[:SHORT], will[:SHORT], note))
+        found.append(table.Change("code", "", Kind.LIVE, was[:SHORT], will[:SHORT], note))
     return found
 
 

@@ -1,4 +1,4 @@
-"""No edit of a stack file deletes files unasked: the tables of changes are held to what an engine replaces.
+"""No edit of a stack file deletes files unasked: the effects of keys are held to what an engine replaces.
 
 Two plans of a stack, before and after an edit, show which resources that hold data are replaced or deleted,
 by the providers' own rules (`tests.support.replacements`). What they show, `up` must refuse.
@@ -19,17 +19,17 @@ from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[impor
 from pydantic import BaseModel
 
 from cli.changes import table
-from cli.changes.table import Kind
 from cli.providers.aws import changes as aws_changes
 from cli.providers.gcp import changes as gcp_changes
 from infra.config import parse
+from infra.config.changes import section_of
 from infra.config.cluster import ClusterConfig
 from infra.design import design
+from infra.effects import Kind
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from node.design.model import ClusterDesign
 from tests.support import replacements
-from tests.support.changes_table import inner_model
 from tests.support.replacements import Run
 from tests.support.replacing_rules import HOLDS, REPLACED_BY
 from tests.support.stack_parts import UNMAINTAINED
@@ -363,7 +363,7 @@ def test_the_facts_are_those_of_aws_own_schemas(kind: str) -> None:
 def leaves(model: type[BaseModel], steps: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every key that a stack file may have, as its steps, with its annotation."""
     for name, known in model.model_fields.items():
-        deeper = inner_model(known.annotation)
+        deeper = section_of(known.annotation)
         if deeper is not None and "list[" not in str(known.annotation):
             yield from leaves(deeper, (*steps, name))
         elif deeper is None:

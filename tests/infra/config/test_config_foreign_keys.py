@@ -20,7 +20,6 @@ from infra.config.mistakes import _places
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from tests.support import sentences
-from tests.support.checkout import ROOT
 from tests.support.stack_values import mistakes, values
 
 SLURM_GCP = """\
@@ -356,9 +355,3 @@ def test_the_stacks_name_where_the_file_gives_none(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(content))
     with pytest.raises(ConfigError, match="write name: slurmcpu"):
         load_file(file)
-
-
-def test_the_page_has_every_word() -> None:
-    page = (ROOT / "docs" / "reference" / "words.md").read_text()
-    for line in foreign_keys.rows():
-        assert line in page, "run python -m infra.config.schema"

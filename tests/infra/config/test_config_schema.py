@@ -11,7 +11,6 @@ import yaml
 
 from infra import outputs
 from infra.config import schema
-from infra.outputs import fields
 from tests.support import shipped
 from tests.support.stack_values import BENCHMARK, CLUSTER, REMOVE, STACKS, mistakes, values
 
@@ -30,15 +29,6 @@ VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
 
 def accepts(content: object) -> bool:
     return VALIDATOR.is_valid(content)
-
-
-def test_the_stack_schema_is_current() -> None:
-    assert schema.FILE.read_text(encoding="utf-8") == schema.text(), "run python -m infra.config.schema"
-
-
-def test_the_outputs_schema_is_current() -> None:
-    text = fields.SCHEMA.read_text(encoding="utf-8")
-    assert text == fields.schema_text(), "run python -m infra.outputs.fields"
 
 
 @pytest.mark.parametrize("made", [schema.schema(), outputs.schema()], ids=["stack", "outputs"])
