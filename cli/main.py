@@ -448,7 +448,7 @@ def run_tests(
     from operations import packages
 
     packages.provide("dev")
-    from tools import run_tests as suites
+    from cli.commands import run_tests as suites
 
     sys.exit(suites.run(project(), arguments or [], everything=everything))
 

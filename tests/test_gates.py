@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from cli.commands.run_tests import GATES
 from tests.support.checkout import ROOT
-from tools.run_tests import GATES
 
 COMMAND = "./cluster test"
 

@@ -54,6 +54,7 @@ ALONE = {"localcloud/hosts_namespace.py", "localcloud/init.py", "node/loader.py"
 SIGNALS = {
     "operations/local/system_packages.py": "Ctrl-C asks apt to stop; it is never killed",
     "cli/commands/logs.py": "the first Ctrl-C ends the program that follows a log, the second kills it",
+    "cli/commands/run_tests.py": "the first Ctrl-C lets tests take their clusters down, the second ends them",
 }
 """Files that start a program of their own -> the signal that it needs, and that nothing else needs."""
 

@@ -15,7 +15,7 @@ import pytest
 
 from cli import engine as runner
 from cli import main as cli
-from cli.commands import operate
+from cli.commands import operate, run_tests
 from cli.providers import login_machine
 from cli.providers.local.provider import LocalProvider
 from infra.config import StackConfig
@@ -23,7 +23,6 @@ from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from tests.support import sentences
 from tests.support.checkout import ROOT, SMALL, Checkout
-from tools import run_tests
 
 COMMANDS = ("init", "up", "down", "plan", "status", "exec", "ssh", "outputs", "chaos", "test")
 

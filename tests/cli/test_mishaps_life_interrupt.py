@@ -225,7 +225,7 @@ def test_the_suite_sets_the_signals_that_it_relies_on(tmp_path: Path) -> None:
 @pytest.mark.wide  # The one above shows by default which signals reach the tests.
 def test_tests_of_signals_pass_however_the_suite_was_started() -> None:
     names = "ctrl_c_says_what_there_is or a_closed_terminal_is or interrupt_reaches_every_suite"
-    files = ("cli/test_mishaps_life_interrupt.py", "tools/test_run_tests.py")
+    files = ("cli/test_mishaps_life_interrupt.py", "cli/test_run_tests.py")
     done = subprocess.run(
         started(
             (*EVERY, signal.SIGQUIT), EVERY, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",

@@ -29,7 +29,7 @@ from pulumi.automation import errors
 from cli import main as cli
 from cli.changes.closing import Holder
 from cli.changes.decision import ClusterControl
-from cli.commands import backup, doctor, env, logs, operate
+from cli.commands import backup, doctor, env, logs, operate, run_tests
 from cli.commands import cp as copies
 from cli.commands import report as reports
 from cli.commands.report import Made
@@ -55,7 +55,6 @@ from tests.support.checkout import ROOT
 from tests.support.job_lines import kind
 from tests.support.small_slurm import SmallSlurm
 from tests.support.sweep_cluster import SweepUser
-from tools import run_tests
 
 STACK_FILE = """\
 config:

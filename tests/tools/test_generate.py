@@ -52,7 +52,8 @@ def test_a_file_that_is_not_up_to_date_is_named_and_written(
     monkeypatch.setattr(subprocess, "run", run)
     whole = (copy / name).read_text(encoding="utf-8")
     assert whole.count(MADE[name]) == 1
-    (copy / name).write_text(whole.replace(MADE[name], "| ? |" if MADE[name][0] == "|" else "?"), encoding="utf-8")
+    damage = "| ? |" if MADE[name].startswith("|") else "?"
+    (copy / name).write_text(whole.replace(MADE[name], damage), encoding="utf-8")
     assert (generate.main(["--check"]), started) == (1, [])
     assert capsys.readouterr().out == f"not up to date: {name}\n"
     assert generate.main([]) == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cli.commands import run_tests
 from infra.errors import UserError
 from localcloud import images
 from node.slurm.environment import defaults
@@ -21,7 +22,6 @@ from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE
 from tests.support.wide import wide
-from tools import run_tests
 
 HERE = Path(sys.executable)
 TRAINER = Path("/trainer")
@@ -264,7 +264,7 @@ def test_without_slurm_the_rest_still_runs(
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from tools import run_tests
+from cli.commands import run_tests
 child = '''
 import pathlib, sys, time
 try:
