@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import stack_file
-from infra.config.mistakes import ConfigError, Mistake, near, shown
+from infra.config.mistakes import ConfigError, Mistake, near, path_of, shown
 
 ENVIRONMENT = "environment"
 """The key of a text's Pulumi ESC environments, which only the engine can read."""
@@ -406,7 +406,7 @@ def _unknown(provider: str, full: str, key: str) -> Mistake:
     meant = near(key, known)
     return Mistake(
         "provider.unknown",
-        full,
+        path_of((full,)),
         "a key that is not known",
         f"keys of Pulumi's provider {provider}, such as {', '.join(sorted(FOLLOWED[provider])[:4])}",
         f"did you mean {provider}:{meant}?" if meant else "remove it",

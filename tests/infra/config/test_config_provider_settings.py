@@ -204,6 +204,11 @@ def test_a_stack_file_that_cannot_be_followed_is_refused(
         provider_settings.of_file(tmp_path / "Pulumi.s.yaml")
 
 
+def test_a_key_is_shown_without_what_a_terminal_acts_on(tmp_path: Path) -> None:
+    (mistake,) = refused(tmp_path, "aws", '"aws:pro\\x1bfil": research').mistakes
+    assert (mistake.code, mistake.path) == ("provider.unknown", r'["aws:pro\u001bfil"]')
+
+
 def test_the_sentences(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     texts = [str(m) for _, provider, line in REFUSALS for m in refused(tmp_path, provider, line).mistakes]
     with pytest.raises(ConfigError) as raised:
