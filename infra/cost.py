@@ -182,8 +182,8 @@ def _network(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     if design.provider not in facts.network or not (design.hosts or design.batch):
         return
     # The gateway has an address, too. The owner of an existing network pays for its gateway.
-    gateways = 0 if design.network.vpc or not design.network.nat else 1
-    everywhere = not design.network.nat
+    gateways = 0 if design.network.vpc or not design.aws.nat else 1
+    everywhere = not design.aws.nat
     addresses = gateways + sum(everywhere or "public" in host.tags for host in design.hosts)
     each = facts.network_price(design.provider, "public_address", design.region)
     hosts = sum("public" not in host.tags for host in design.hosts)
@@ -265,7 +265,7 @@ def _rate(provider: str, mount: Mount, facts: Catalog) -> float | None:
 def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     """Yield the cost of root disks of hosts, and of nodes while they are up."""
     hosts = sum(h.disk_gib for h in design.hosts)
-    usual = [p for p in design.partitions if p.disk_type is None]
+    usual = [p for p in design.partitions if p.gcp.disk_type is None]
     idle = hosts + sum(p.disk_gib * p.min for p in usual)
     most = hosts + sum(p.disk_gib * p.max for p in usual)
     if most == 0:
@@ -280,13 +280,13 @@ def _disks(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
     """Yield the cost of root disks of nodes whose type the stack file gives."""
     for p in design.partitions:
-        if p.disk_type is None:
+        if p.gcp.disk_type is None:
             continue
-        rate = facts.storage.get(design.provider, {}).get(f"disk.{p.disk_type}")
+        rate = facts.storage.get(design.provider, {}).get(f"disk.{p.gcp.disk_type}")
         monthly = None if rate is None else rate / HOURS_A_MONTH
         yield Part(
             name=f"disks of {p.name}",
-            what=f"{p.disk_type}, {p.disk_gib * p.max} GiB at most",
+            what=f"{p.gcp.disk_type}, {p.disk_gib * p.max} GiB at most",
             idle=_times(monthly, p.disk_gib * p.min),
             max=_times(monthly, p.disk_gib * p.max),
         )
@@ -295,7 +295,7 @@ def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 def _performance(design: ClusterDesign) -> Iterator[Part]:
     """Yield the IOPS and the throughput beyond those that every gp3 volume has. Their price is not known."""
     disks = [(f"disk of {host.name}", host.gp3, 1, 1) for host in design.hosts]
-    disks += [(f"disks of {p.name}", p.gp3, p.min, p.max) for p in design.partitions]
+    disks += [(f"disks of {p.name}", p.aws.gp3, p.min, p.max) for p in design.partitions]
     disks += [(f"disk of {m.path}", m.gp3, 1, 1) for m in design.mounts]
     for name, gp3, idle, most in disks:
         more = (

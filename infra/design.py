@@ -6,7 +6,6 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from infra.config.cluster import (
     AwsConfig,
     AwsPartition,
     ClusterConfig,
+    GcpPartition,
     LocalConfig,
     OwnImageConfig,
     PartitionConfig,
@@ -97,10 +97,8 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         image=_image(cluster, facts),
         local=local_cloud(local),
         batch=batch,
-        kms_key=(cluster.aws or AwsConfig()).kms_key,
+        aws=_of_aws(cluster),
         tags=dict(cluster.tags),
-        permissions_boundary=(cluster.aws or AwsConfig()).permissions_boundary,
-        role_path=(cluster.aws or AwsConfig()).role_path,
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
     )
@@ -254,6 +252,7 @@ def _partition(
     accelerator = _accelerator(config.cluster, partition, machine)
     attached = (accelerator.type, accelerator.count) if accelerator else None
     aws = partition.aws or AwsPartition()
+    gcp = partition.gcp or GcpPartition()
     local_ssds = machine.local_ssds if config.cluster.storage.local_scratch else 0
     price = facts.price(partition.instance_type, config.region, accelerator=attached, spot=partition.spot)
     reserved = partition.reservations()
@@ -267,11 +266,8 @@ def _partition(
         accelerator=accelerator,
         spot=partition.spot,
         placement="cluster" if aws.placement_group else partition.placement,
-        placement_group=aws.placement_group,
-        efa=machine.efa if aws.efa else 0,
         reservation=reserved[0] if len(reserved) == 1 else None,
         reservations=reserved if len(reserved) > 1 else (),
-        capacity_block=aws.capacity_block,
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
         default=default,
@@ -279,19 +275,27 @@ def _partition(
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
         disk_gib=_disk(config.cluster, partition.disk_gib),
         zones=tuple(partition.zones or ()),
-        gp3=gp3_of(aws.gp3),
-        secure_boot=bool(partition.gcp and partition.gcp.secure_boot),
-        placement_policy=partition.gcp.placement_policy if partition.gcp else None,
-        disk_type=partition.gcp.disk_type if partition.gcp else None,
-        min_cpu_platform=partition.gcp.min_cpu_platform if partition.gcp else None,
         topology=partition.topology,
         local_ssds=local_ssds,
         open_metadata=partition.open_metadata,
-        security_groups=tuple(aws.security_groups),
-        network_tags=tuple(partition.gcp.network_tags) if partition.gcp else (),
-        template_overrides=_template_overrides(partition),
         sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
         tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
+        aws=model.AwsPartition(
+            efa=machine.efa if aws.efa else 0,
+            capacity_block=aws.capacity_block,
+            placement_group=aws.placement_group,
+            gp3=gp3_of(aws.gp3),
+            security_groups=tuple(aws.security_groups),
+            launch_template_overrides=overrides.as_json(aws.launch_template_overrides),
+        ),
+        gcp=model.GcpPartition(
+            secure_boot=gcp.secure_boot,
+            placement_policy=gcp.placement_policy,
+            disk_type=gcp.disk_type,
+            min_cpu_platform=gcp.min_cpu_platform,
+            network_tags=tuple(gcp.network_tags),
+            instance_template_overrides=overrides.as_json(gcp.instance_template_overrides),
+        ),
     )
 
 
@@ -308,13 +312,6 @@ def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:
     if partition.gcp is not None and partition.gcp.instance_template_overrides is not None:
         found = partition.gcp.instance_template_overrides.cpus(machine.vcpus)
     return machine.vcpus if found is None else found
-
-
-def _template_overrides(partition: PartitionConfig) -> str:
-    aws = partition.aws.launch_template_overrides if partition.aws else None
-    gcp = partition.gcp.instance_template_overrides if partition.gcp else None
-    found = overrides.given(aws) or overrides.given(gcp)
-    return json.dumps(found, sort_keys=True) if found else ""
 
 
 def _accelerator(
@@ -353,6 +350,13 @@ def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | given)
 
 
+def _of_aws(cluster: ClusterConfig) -> model.AwsSettings:
+    """Return what only AWS has; somebody's own network reaches the internet in a way of its own."""
+    given = (cluster.aws or AwsConfig()).model_dump()
+    foreign = cluster.provider != "aws" or cluster.network.aws is not None
+    return model.AwsSettings(**(given | {"nat": True} if foreign else given))
+
+
 def _network(cluster: ClusterConfig) -> model.Network:
     network, provider = cluster.network, cluster.provider
     if provider == "local":
@@ -374,7 +378,6 @@ def _network(cluster: ClusterConfig) -> model.Network:
         public_cidr=str(public),
         private_cidr=str(private),
         zones=zones,
-        nat=(cluster.aws or AwsConfig()).nat,
     )
 
 
@@ -512,9 +515,9 @@ def _backup(cluster: ClusterConfig) -> model.Backup | None:
 def _health(cluster: ClusterConfig, partitions: Sequence[model.Partition]) -> Health | None:
     """Return the checks; `None` means that no node is checked."""
     config = cluster.health
-    if not any(p.accelerator or p.efa for p in partitions) or cluster.scheduler == "batch":
+    if not any(p.accelerator or p.aws.efa for p in partitions) or cluster.scheduler == "batch":
         return None
-    real = any(p.efa or (p.accelerator and not p.accelerator.simulated) for p in partitions)
+    real = any(p.aws.efa or (p.accelerator and not p.accelerator.simulated) for p in partitions)
     if not (real if config.enabled is None else config.enabled):
         return None
     checks = Health(skip=tuple(config.skip))
@@ -582,10 +585,11 @@ def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Par
         max=batch.max_vcpus // machine.vcpus,
         accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
         placement="cluster" if batch.placement_group else "none",
-        efa=batch.efa,
         exclusive=True,
         default=True,
         price_hour=facts.price(batch.machines[0], config.region),
         disk_gib=settings.disk_gib if settings else 0,
-        security_groups=tuple(settings.security_groups) if settings else (),
+        aws=model.AwsPartition(
+            efa=batch.efa, security_groups=tuple(settings.security_groups) if settings else ()
+        ),
     )

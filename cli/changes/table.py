@@ -23,11 +23,13 @@ ALWAYS = frozenset({Kind.DATA})
 """The kinds that are refused without `--replace` even without jobs: lost files cannot be made again."""
 
 
-SECTIONS = ("access", "network", "image", "budget", "slurm", "local")
+SECTIONS = ("access", "network", "image", "budget", "slurm", "aws", "local")
 """The sections of the design that are compared as a whole. The others are cluster, controller, login,
 partitions and storage. A field is named `<section>.<field>`."""
 WHOLE = ("one", "none")
 """The old and the new value of a part that is removed."""
+NESTED = ("partitions.aws", "partitions.gcp")
+"""The sections within a part of the design, whose fields are compared one by one."""
 SPELLING = {"cluster.trains": "enabled"}
 """Fields of the design that have another name in the stack file, where a key stands for several fields."""
 WITH_INSTANCE_TYPE = frozenset(
@@ -347,9 +349,8 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
 def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Iterator[Change]:
     keys = rules.keys()
     retyped = section == "partitions" and was.instance_type != will.instance_type
-    for field in fields(was):
-        path = f"{section}.{field.name}"
-        old, new = getattr(was, field.name), getattr(will, field.name)
+    for path, old, new in values(section, was, will):
+        name = path.rpartition(".")[2]
         if old == new or path not in keys or (retyped and path in WITH_INSTANCE_TYPE):
             continue
         key, row = keys[path], rules.table[keys[path]]
@@ -360,14 +361,25 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
                 key, kind, note = "storage.buckets", Kind.NODES, ""
             elif "nvme" in (was.kind, will.kind):
                 key, kind, note = "storage.local_scratch", Kind.NODES, ""
-            elif was.kind != will.kind and field.name != "kind":
+            elif was.kind != will.kind and name != "kind":
                 continue  # the change of the kind says it already
             else:
-                kind = rules.mount(was, field.name, kind)
+                kind = rules.mount(was, name, kind)
         partition = was.name if section == "partitions" else None
-        detail = SPELLING.get(path, field.name) if len(row.fields) > 1 else ""
+        detail = SPELLING.get(path, name) if len(row.fields) > 1 else ""
         gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
         yield Change(key, part, kind, text(old), text(new), note, partition, detail, gone)
+
+
+def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path of each field of a part, with its old and its new value."""
+    for field in fields(was):
+        path = f"{section}.{field.name}"
+        old, new = getattr(was, field.name), getattr(will, field.name)
+        if path in NESTED:
+            yield from values(path, old, new)
+        else:
+            yield path, old, new
 
 
 def text(value: Any) -> str:

@@ -193,7 +193,7 @@ class AwsImages(pulumi.ComponentResource):
         def named(both: list[str]) -> str:
             parent, steps = both
             # A recipe cannot change, so another key makes another recipe.
-            key = f" {design.kms_key}" if design.kms_key else ""
+            key = f" {design.aws.kms_key}" if design.aws.kms_key else ""
             return recipe.name(design.name, f"{parent} {size} {bundle.digest(steps.encode())}{key}")
 
         name: pulumi.Output[str] = pulumi.Output.all(self._image_build.parent, text).apply(named)
@@ -237,7 +237,7 @@ class AwsImages(pulumi.ComponentResource):
                         "volume_size": disk_gib(design, recipe.kind),
                         "volume_type": "gp3",
                         "encrypted": "true",
-                        **({"kms_key_id": design.kms_key} if design.kms_key else {}),
+                        **({"kms_key_id": design.aws.kms_key} if design.aws.kms_key else {}),
                         "delete_on_termination": "true",
                     },
                 }
@@ -294,7 +294,7 @@ def instance_types(design: ClusterDesign) -> list[str]:
 
     Building an image needs neither a GPU nor EFA.
     """
-    plain = [p.instance_type for p in design.partitions if p.accelerator is None and not p.efa]
+    plain = [p.instance_type for p in design.partitions if p.accelerator is None and not p.aws.efa]
     controllers = [host.instance_type for host in design.hosts if host.role == "controller"]
     return list(dict.fromkeys([*controllers, *plain])) or [WITHOUT_HOSTS]
 

@@ -240,7 +240,7 @@ class AwsAddresses(pulumi.ComponentResource):
             )
             self.interfaces[host.name] = interface.id
             self.private[host.name] = interface.private_ip
-            if "public" in host.tags or not design.network.nat:
+            if "public" in host.tags or not design.aws.nat:
                 address = aws.ec2.Eip(
                     f"{name}-{host.name}-public",
                     domain="vpc",
@@ -313,7 +313,7 @@ class AwsHead(pulumi.ComponentResource):
                 iops=host.gp3.iops if host.gp3 else None,
                 throughput=host.gp3.throughput if host.gp3 else None,
                 encrypted=True,
-                kms_key_id=design.kms_key,
+                kms_key_id=design.aws.kms_key,
                 delete_on_termination=True,
                 tags=own_tags,
             ),

@@ -89,7 +89,7 @@ def policy_size(kind: str, design: ClusterDesign, subnets: int, groups: int) -> 
         bucket=f"{start}:s3:::{'b' * 63}",
         secret=f"{start}:secretsmanager:{region}:{account}:secret:{design.name}-munge-key-1234567-123456",
         log_group=f"{start}:logs:{region}:{account}:log-group:/slurm-stacks/{design.name}-1234567",
-        compute_role=f"{start}:iam::{account}:role{design.role_path or '/'}{'r' * 64}",
+        compute_role=f"{start}:iam::{account}:role{design.aws.role_path or '/'}{'r' * 64}",
         subnets=[f"subnet-{number:017x}" for number in range(subnets)],
         groups=[f"sg-{number:017x}" for number in range(groups)],
     )
@@ -127,7 +127,7 @@ class AwsIdentity(pulumi.ComponentResource):
                 f"{name}-{kind}-profile",
                 name=physical_name(design, kind),
                 role=role.name,
-                path=design.role_path,
+                path=design.aws.role_path,
                 tags=tags(design, f"{design.name}-{kind}"),
                 opts=pulumi.ResourceOptions(parent=self),
             )
@@ -142,8 +142,8 @@ class AwsIdentity(pulumi.ComponentResource):
             name=physical_name(design, kind),
             description=f"{kind} of the cluster {design.name} in {design.region}",
             assume_role_policy=json.dumps(policies.trust(str(design.region))),
-            path=design.role_path,
-            permissions_boundary=design.permissions_boundary,
+            path=design.aws.role_path,
+            permissions_boundary=design.aws.permissions_boundary,
             tags=tags(design, f"{design.name}-{kind}"),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -183,7 +183,7 @@ def physical_name(design: ClusterDesign, kind: str) -> str:
     get different roles. A path is part of it, because a role at another path is another role, which must be
     there before machines give up the former one.
     """
-    path = "" if design.role_path == "/" else design.role_path
+    path = "" if design.aws.role_path == "/" else design.aws.role_path
     place = hashlib.sha256(f"{design.region}{path}".encode()).hexdigest()[:6]
     return f"{design.name}-{kind}-{place}"
 

@@ -140,7 +140,7 @@ def _volume(mapping: dict[str, Any]) -> aws.ec2.LaunchTemplateBlockDeviceMapping
 
 def groups_of_nodes(design: ClusterDesign) -> list[str]:
     """Return the security groups that the stack file gives nodes, each once."""
-    return list(dict.fromkeys(group for p in design.partitions for group in p.security_groups))
+    return list(dict.fromkeys(group for p in design.partitions for group in p.aws.security_groups))
 
 
 def image_id(image: Image, opts: pulumi.InvokeOptions | None = None) -> pulumi.Input[str]:
@@ -227,10 +227,10 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
                     ebs=aws.ec2.LaunchTemplateBlockDeviceMappingEbsArgs(
                         volume_size=partition.disk_gib,
                         volume_type="gp3",
-                        iops=partition.gp3.iops if partition.gp3 else None,
-                        throughput=partition.gp3.throughput if partition.gp3 else None,
+                        iops=partition.aws.gp3.iops if partition.aws.gp3 else None,
+                        throughput=partition.aws.gp3.throughput if partition.aws.gp3 else None,
                         encrypted="true",
-                        kms_key_id=design.kms_key,
+                        kms_key_id=design.aws.kms_key,
                         delete_on_termination="true",
                     ),
                 ),
@@ -238,9 +238,9 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
             ],
             network_interfaces=[
                 aws.ec2.LaunchTemplateNetworkInterfaceArgs(
-                    **interface, security_groups=[resources.group, *partition.security_groups]
+                    **interface, security_groups=[resources.group, *partition.aws.security_groups]
                 )
-                for interface in interfaces(partition.efa, public=not design.network.nat)
+                for interface in interfaces(partition.aws.efa, public=not design.aws.nat)
             ],
             placement=self._placement(partition, overrides),
             instance_market_options=_market(partition, overrides),
@@ -265,9 +265,9 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         """
         if partition.placement != "cluster":
             return aws.ec2.LaunchTemplatePlacementArgs(**overrides.placement) if overrides.placement else None
-        if partition.placement_group is not None:
+        if partition.aws.placement_group is not None:
             return aws.ec2.LaunchTemplatePlacementArgs(
-                group_name=partition.placement_group, **overrides.placement
+                group_name=partition.aws.placement_group, **overrides.placement
             )
         design = self._design
         group = aws.ec2.PlacementGroup(
@@ -318,7 +318,7 @@ def interfaces(efa: int, *, public: bool = False) -> list[dict[str, Any]]:
 def _market(
     partition: Partition, overrides: TemplateOverrides
 ) -> aws.ec2.LaunchTemplateInstanceMarketOptionsArgs | None:
-    if partition.capacity_block:
+    if partition.aws.capacity_block:
         # EC2 refuses a launch into a capacity block without this market type (botocore, ec2: MarketType).
         return aws.ec2.LaunchTemplateInstanceMarketOptionsArgs(market_type="capacity-block")
     if not partition.spot:

@@ -265,7 +265,7 @@ def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
     partitions = []
     for partition in design.partitions:
         found = zones.partitions[partition.name]
-        one_zone = partition.placement == "cluster" or partition.efa
+        one_zone = partition.placement == "cluster" or partition.aws.efa
         partitions.append(replace(partition, zones=found[:1] if one_zone else found))
     return replace(design, partitions=tuple(partitions))
 
@@ -394,7 +394,7 @@ class AwsNetwork(pulumi.ComponentResource):
         )
         target: dict[str, pulumi.Input[str]] = (
             {"nat_gateway_id": self._nat(public, [gateway, *public_routes]).id}
-            if network.nat
+            if self._design.aws.nat
             else {"gateway_id": gateway.id}
         )
         private_table, private_routes = self._table("private", vpc, private, **target)
@@ -438,7 +438,7 @@ class AwsNetwork(pulumi.ComponentResource):
             availability_zone=zone,
             cidr_block=cidr,
             # Other machines ask for their public address, but Image Builder's machines cannot.
-            map_public_ip_on_launch=part.startswith("private") and not self._design.network.nat,
+            map_public_ip_on_launch=part.startswith("private") and not self._design.aws.nat,
             tags=self._tags(part),
             opts=pulumi.ResourceOptions(parent=self),
         )

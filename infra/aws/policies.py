@@ -254,7 +254,7 @@ def _launch(scope: Scope, design: ClusterDesign) -> list[Statement]:
     ]
     if spot:
         statements.append(_allow("LaunchSpot", LAUNCH, spot, StringEquals=given))
-    if any(p.placement == "cluster" and p.placement_group is None for p in design.partitions):
+    if any(p.placement == "cluster" and p.aws.placement_group is None for p in design.partitions):
         group = scope.ec2("placement-group")
         statements.append(_allow("LaunchTogether", LAUNCH, group, StringEquals=cluster_tag))
     return statements
@@ -267,7 +267,11 @@ def _used(scope: Scope, design: ClusterDesign) -> list[str]:
         *(scope.ec2("security-group", group) for group in scope.groups),
         *_reserved(scope, design),
         *sorted(
-            {scope.ec2("placement-group", p.placement_group) for p in design.partitions if p.placement_group}
+            {
+                scope.ec2("placement-group", p.aws.placement_group)
+                for p in design.partitions
+                if p.aws.placement_group
+            }
         ),
         *([scope.ec2("key-pair", design.access.key)] if design.access.key else []),
         *_of_overrides(design),
@@ -293,7 +297,7 @@ def _of_overrides(design: ClusterDesign) -> list[str]:
 def disk_keys(design: ClusterDesign) -> list[str]:
     """Return the customer's keys of disks: the cluster's, and those of volumes that overrides add."""
     volumes = [v for p in design.partitions for v in p.overrides().get("block_device_mappings", ())]
-    keys = [design.kms_key, *(volume.get("ebs", {}).get("kms_key_id") for volume in volumes)]
+    keys = [design.aws.kms_key, *(volume.get("ebs", {}).get("kms_key_id") for volume in volumes)]
     return list(dict.fromkeys(key for key in keys if key is not None))
 
 

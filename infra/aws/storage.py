@@ -106,7 +106,7 @@ class AwsStorage(pulumi.ComponentResource):
             iops=gp3.iops,
             throughput=gp3.throughput,
             encrypted=True,
-            kms_key_id=self._design.kms_key,
+            kms_key_id=self._design.aws.kms_key,
             snapshot_id=mount.restore,
             final_snapshot=True if mount.snapshot else None,
             tags=self._tags(mount),

@@ -52,7 +52,7 @@ def warnings(
     found = [*_partitions(config, design, facts)]
     if config.cluster.access.allow_ssh_from_anywhere:
         found.append("cluster.access: SSH is open to the whole internet")
-    if not design.network.nat:
+    if not design.aws.nat:
         found.append(
             "cluster.aws.nat: machines have public addresses, but nobody gets in by them: the security "
             "groups let in no more than with a NAT gateway"
@@ -231,7 +231,7 @@ def _fabric(name: str, partition: Partition, machine: InstanceType) -> list[str]
             f"{fabric.cards} network cards of its own; the cluster has one card, and NCCL then moves about "
             f"{PLAIN_TCP_GBYTES} GB/s: train on one node, or take a type whose one card is all that it has"
         ]
-    if machine.efa > 0 and machine.network_cards > 1 and not partition.efa:
+    if machine.efa > 0 and machine.network_cards > 1 and not partition.aws.efa:
         return [
             f"{name}: between nodes, {kind} uses one of its {machine.network_cards} network cards, by TCP; "
             "aws: {efa: true} uses all of them"
@@ -252,7 +252,7 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     kinds = {mount.kind for mount in design.mounts if "compute" in mount.roles}
     installs = [
         *(["the driver of its accelerators"] if partition.accelerator else []),
-        *(["EFA"] if partition.efa else []),
+        *(["EFA"] if partition.aws.efa else []),
         *(["a kernel with a Lustre client (and starts again)"] if "fsx_lustre" in kinds else []),
     ]
     ours = partition.image is None and design.image.id is None
@@ -267,21 +267,21 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
 def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     found = []
     reserved = partition.reservation or partition.reservations
-    if reserved and partition.placement == "cluster" and partition.placement_group is None:
+    if reserved and partition.placement == "cluster" and partition.aws.placement_group is None:
         found.append(
             f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
             "another one ends in InsufficientInstanceCapacity: write placement: none, or name the group in "
             "which it was made (aws: {placement_group: …})"
         )
-    if partition.capacity_block:
+    if partition.aws.capacity_block:
         found.append(
             f"{name}: a Capacity Block is paid for as it is bought, and its price is not the one here; 30 "
             "minutes before its end EC2 ends its machines, and jobs that run there are queued again"
         )
-    if partition.spot and design.kms_key is not None:
+    if partition.spot and (key := design.aws.kms_key) is not None:
         found.append(
             f"{name}: EC2 starts spot machines with a customer's key only where its role has a grant for it: "
-            f"aws kms create-grant --region {design.region} --key-id {design.kms_key} --grantee-principal "
+            f"aws kms create-grant --region {design.region} --key-id {key} --grantee-principal "
             "arn:aws:iam::<account>:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot "
             "--operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant "
             "DescribeKey ReEncryptFrom ReEncryptTo"

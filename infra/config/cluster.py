@@ -308,39 +308,33 @@ class LocalConfig(Section):
 class GcpPartition(Section):
     """Settings of a partition that only Google Cloud has."""
 
-    secure_boot: Annotated[bool, effect(gcp=Kind.RENEWED, design=("partitions.secure_boot",))] = Field(
+    secure_boot: Annotated[bool, effect(gcp=Kind.RENEWED)] = Field(
         False, description="Shielded VM with Secure Boot: signed kernel modules only."
     )
-    placement_policy: Annotated[
-        Name | None, effect(gcp=Kind.RENEWED, design=("partitions.placement_policy",))
-    ] = Field(
+    placement_policy: Annotated[Name | None, effect(gcp=Kind.RENEWED)] = Field(
         None,
         description="Name of the placement policy that the partition's reservation was made with. Its nodes "
         "are then as close together as the reserved machines.",
     )
     disk_type: Annotated[
         Literal["pd-standard", "pd-balanced", "pd-ssd"] | None,
-        effect(gcp=Kind.RENEWED, design=("partitions.disk_type",)),
+        effect(gcp=Kind.RENEWED),
     ] = Field(None, description="Type of a node's root disk; pd-balanced by default.")
-    min_cpu_platform: Annotated[
-        str | None, effect(gcp=Kind.RENEWED, design=("partitions.min_cpu_platform",))
-    ] = Field(
+    min_cpu_platform: Annotated[str | None, effect(gcp=Kind.RENEWED)] = Field(
         None,
         pattern=CPU_PLATFORM,
         description='The oldest processors that a node may have, e.g. "Intel Skylake" on N1, '
         '"Intel Ice Lake" on N2; null: what the zone has free.',
     )
-    network_tags: Annotated[NetworkTags, effect(gcp=Kind.RENEWED, design=("partitions.network_tags",))] = (
-        Field(
-            default_factory=list, description="Network tags of nodes, for firewall rules and routes of yours."
-        )
+    network_tags: Annotated[NetworkTags, effect(gcp=Kind.RENEWED)] = Field(
+        default_factory=list, description="Network tags of nodes, for firewall rules and routes of yours."
     )
-    instance_template_overrides: Annotated[
-        InstanceTemplateOverrides | None, effect(gcp=Kind.RENEWED, design=("partitions.template_overrides",))
-    ] = Field(
-        None,
-        description="Fields of the nodes' instance template that have no key here, as Compute Engine names "
-        "them.",
+    instance_template_overrides: Annotated[InstanceTemplateOverrides | None, effect(gcp=Kind.RENEWED)] = (
+        Field(
+            None,
+            description="Fields of the nodes' instance template that have no key here, as Compute Engine "
+            "names them.",
+        )
     )
 
 
@@ -546,23 +540,21 @@ class NodesConfig(Section):
 class AwsPartition(Section):
     """Settings of a partition that only AWS has."""
 
-    efa: Annotated[bool, effect(aws=Kind.RENEWED, design=("partitions.efa",))] = Field(
+    efa: Annotated[bool, effect(aws=Kind.RENEWED)] = Field(
         False, description="Elastic Fabric Adapter on every network card that supports it."
     )
-    capacity_block: Annotated[bool, effect(aws=Kind.RENEWED, design=("partitions.capacity_block",))] = Field(
+    capacity_block: Annotated[bool, effect(aws=Kind.RENEWED)] = Field(
         False,
         description="The reservation is a Capacity Block for ML: nodes start in it, and only while it lasts.",
     )
-    placement_group: Annotated[
-        str | None, effect(aws=Kind.RENEWED, design=("partitions.placement_group",))
-    ] = Field(
+    placement_group: Annotated[str | None, effect(aws=Kind.RENEWED)] = Field(
         None,
         pattern=PLACEMENT_GROUP,
         max_length=255,
         description="Name of an existing cluster placement group, e.g. the one in which a reservation was "
         "made; null: the partition gets its own if placement is cluster.",
     )
-    gp3: Annotated[Gp3Config | None, effect(aws=Kind.RENEWED, design=("partitions.gp3",))] = Field(
+    gp3: Annotated[Gp3Config | None, effect(aws=Kind.RENEWED)] = Field(
         None, description="The performance of a node's root disk."
     )
     neuron_cores: Annotated[bool, effect(aws=Kind.RENEWED, design=())] = Field(
@@ -570,15 +562,11 @@ class AwsPartition(Section):
         description="Trainium and Inferentia: jobs ask for NeuronCores (--gres=neuroncore:trainium:2), and "
         "share devices; false: for whole devices (--gres=neuron:trainium:1).",
     )
-    security_groups: Annotated[
-        SecurityGroups, effect(aws=Kind.RENEWED, design=("partitions.security_groups",))
-    ] = Field(
+    security_groups: Annotated[SecurityGroups, effect(aws=Kind.RENEWED)] = Field(
         default_factory=list,
         description="More security groups of the VPC under network.aws; they only add what is allowed.",
     )
-    launch_template_overrides: Annotated[
-        LaunchTemplateOverrides | None, effect(aws=Kind.RENEWED, design=("partitions.template_overrides",))
-    ] = Field(
+    launch_template_overrides: Annotated[LaunchTemplateOverrides | None, effect(aws=Kind.RENEWED)] = Field(
         None,
         description="Fields of the nodes' launch template that have no key here, as EC2 names them, in small "
         "letters with underscores.",
@@ -721,10 +709,7 @@ class AwsConfig(Section):
 
     kms_key: Annotated[
         str | None,
-        effect(
-            aws=Outcome(Kind.DATA, "a disk's key is fixed when it is made: head, /home and /apps"),
-            design=("cluster.kms_key",),
-        ),
+        effect(aws=Outcome(Kind.DATA, "a disk's key is fixed when it is made: head, /home and /apps")),
     ] = Field(
         None,
         pattern=KMS_KEY,
@@ -735,17 +720,14 @@ class AwsConfig(Section):
         effect(
             aws=Outcome(
                 Kind.RENEWED, "nodes that are up lose their internet access if the gateway is removed"
-            ),
-            design=("network.nat",),
+            )
         ),
     ] = Field(
         True,
         description="true: nodes reach the internet by a NAT gateway. false: machines have public addresses "
         "instead, which are paid for by the hour; the security groups still let nobody in.",
     )
-    permissions_boundary: Annotated[
-        str | None, effect(aws=Kind.LIVE, design=("cluster.permissions_boundary",))
-    ] = Field(
+    permissions_boundary: Annotated[str | None, effect(aws=Kind.LIVE)] = Field(
         None,
         pattern=BOUNDARY,
         description="ARN of the managed policy that is the permissions boundary of every role; null: none.",
@@ -755,8 +737,7 @@ class AwsConfig(Section):
         effect(
             aws=Outcome(
                 Kind.RENEWED, "nodes that are up lose their role, and with it mounted buckets and logs"
-            ),
-            design=("cluster.role_path",),
+            )
         ),
     ] = Field(
         "/",

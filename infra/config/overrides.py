@@ -7,8 +7,9 @@ in `RESERVED`, with what to write instead. Tests compare both with botocore and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -360,9 +361,7 @@ class InstanceTemplateOverrides(Overrides):
         return (features.visible_core_count or vcpus // 2) * threads
 
 
-def given(overrides: Overrides | None) -> dict[str, Any]:
-    """Return what the stack file gives, with defaults only inside of what it gives."""
-    if overrides is None:
-        return {}
-    found: dict[str, Any] = overrides.model_dump(exclude_none=True)
-    return {key: value for key, value in found.items() if key in overrides.model_fields_set}
+def as_json(overrides: Overrides | None) -> str:
+    """Return what the stack file gives, with defaults only inside of what it gives; empty for nothing."""
+    fields = overrides.model_dump(exclude_none=True, include=overrides.model_fields_set) if overrides else {}
+    return json.dumps(fields, sort_keys=True) if fields else ""

@@ -160,14 +160,14 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
             instance_description=what,
             project=design.project,
             machine_type=partition.instance_type,
-            min_cpu_platform=partition.min_cpu_platform,
+            min_cpu_platform=partition.gcp.min_cpu_platform,
             guest_accelerators=_accelerators(partition),
             disks=_disks(partition, resources.start_from(partition.name, partition.image), own_labels),
             network_interfaces=[
                 # Without an access configuration a node has no public address.
                 compute.InstanceTemplateNetworkInterfaceArgs(subnetwork=resources.subnetwork, **network)
             ],
-            tags=list(partition.network_tags) or None,
+            tags=list(partition.gcp.network_tags) or None,
             scheduling=compute.InstanceTemplateSchedulingArgs(
                 **scheduling(partition), **overrides.pop("scheduling", {})
             ),
@@ -180,7 +180,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
                 **{
                     "enable_vtpm": True,
                     "enable_integrity_monitoring": True,
-                    "enable_secure_boot": partition.secure_boot,
+                    "enable_secure_boot": partition.gcp.secure_boot,
                     **overrides.pop("shielded_instance_config", {}),
                 }
             ),
@@ -201,11 +201,11 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         a reservation accepts no other. That one is in the reservation's project.
         """
         design = self._design
-        if partition.placement_policy is not None:
+        if partition.gcp.placement_policy is not None:
             shared = re.fullmatch(r"projects/([^/]+)/.*", partition.reservation or "")
             owner = shared[1] if shared else design.project
             place = f"projects/{owner}/regions/{design.region}"
-            return pulumi.Output.from_input(f"{place}/resourcePolicies/{partition.placement_policy}")
+            return pulumi.Output.from_input(f"{place}/resourcePolicies/{partition.gcp.placement_policy}")
         if partition.placement != "cluster":
             return None
         policy = compute.ResourcePolicy(
@@ -246,7 +246,7 @@ def scheduling(partition: Partition) -> dict[str, Any]:
 
     Google never starts a node again by itself: the node would come back without its jobs.
     """
-    placed = partition.placement == "cluster" or partition.placement_policy is not None
+    placed = partition.placement == "cluster" or partition.gcp.placement_policy is not None
     stays = partition.spot or partition.accelerator is not None or placed
     stays = stays or not migrates(partition.instance_type)
     # Of Confidential VMs only N2D on Milan with SEV can move, and nobody knows which processors a node gets
@@ -283,7 +283,7 @@ def _disks(
         auto_delete=True,
         source_image=image,
         disk_size_gb=partition.disk_gib,
-        disk_type=partition.disk_type or ROOT_DISK_TYPE,
+        disk_type=partition.gcp.disk_type or ROOT_DISK_TYPE,
         labels=own_labels,
     )
     scratch = [

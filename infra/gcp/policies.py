@@ -56,9 +56,11 @@ def permissions(design: ClusterDesign) -> list[str]:
     They are what the elastic driver calls (`node.elastic.drivers.gce`).
     """
     needed = [*_LAUNCH, *_END, *_LOOK]
-    if any(partition.placement == "cluster" or partition.placement_policy for partition in design.partitions):
+    if any(
+        partition.placement == "cluster" or partition.gcp.placement_policy for partition in design.partitions
+    ):
         needed.append("compute.resourcePolicies.use")
-    if any(partition.network_tags for partition in design.partitions):
+    if any(partition.gcp.network_tags for partition in design.partitions):
         needed.append("compute.instances.setTags")
     if any("resource_manager_tags" in partition.overrides() for partition in design.partitions):
         # Besides, the tags' owner grants the controller's account the role of a tag user on them.

@@ -102,7 +102,7 @@ def accelerators(context: Context) -> str:
     partition = context.settings.design.partition_of(context.host)
     accelerator = partition.accelerator if partition else None
     fabric = ""
-    if context.vm and partition is not None and (accelerator is not None or partition.efa):
+    if context.vm and partition is not None and (accelerator is not None or partition.aws.efa):
         from node.bootstrap.vm import drivers
 
         fabric = drivers.install(context, partition)

@@ -256,7 +256,7 @@ class Batch:
     vcpu_price_hour: float | None = None
 
 
-SETTINGS_VERSION = "slurm-stacks/settings/v1"
+SETTINGS_VERSION = "slurm-stacks/settings/v2"
 SLURMDBD_PORT = 6819
 PROCESS, CONTAINER = "process", "container"
 """How the local stack isolates machines (`ClusterDesign.isolation`)."""
@@ -301,6 +301,51 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class AwsPartition:
+    """What only AWS has of a partition, as the stack file names it.
+
+    Attributes:
+        efa: Number of Elastic Fabric Adapter interfaces on each node.
+        capacity_block: Whether the reservation is a Capacity Block for ML.
+        placement_group: Name of an existing placement group; `None` means one of its own if `placement` is
+            cluster.
+        gp3: The performance of a node's root disk.
+        security_groups: Ids of security groups besides the cluster's own.
+        launch_template_overrides: Fields of the nodes' launch template that the stack file gives
+            (`infra.config.overrides`), as JSON; empty for none.
+    """
+
+    efa: int = 0
+    capacity_block: bool = False
+    placement_group: str | None = None
+    gp3: Gp3 | None = None
+    security_groups: tuple[str, ...] = ()
+    launch_template_overrides: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GcpPartition:
+    """What only Google Cloud has of a partition, as the stack file names it.
+
+    Attributes:
+        secure_boot: Whether nodes load signed kernel modules only.
+        placement_policy: Name of the placement policy that the reservation was made with.
+        disk_type: Type of a node's root disk; `None` means pd-balanced.
+        min_cpu_platform: The oldest processors that a node may have; `None` means what the zone has free.
+        network_tags: The nodes' network tags.
+        instance_template_overrides: Fields of the nodes' instance template that the stack file gives
+            (`infra.config.overrides`), as JSON; empty for none.
+    """
+
+    secure_boot: bool = False
+    placement_policy: str | None = None
+    disk_type: str | None = None
+    min_cpu_platform: str | None = None
+    network_tags: tuple[str, ...] = ()
+    instance_template_overrides: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """A Slurm partition of equal nodes, named `<name>-0` … `<name>-<max-1>`.
 
@@ -308,11 +353,7 @@ class Partition:
         memory_mib: Slurm's RealMemory, which is below what the machine reports.
         max: How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all.
         placement: none | cluster
-        placement_group: AWS: name of an existing placement group; `None` means one of its own if `placement`
-            is cluster.
-        efa: Number of Elastic Fabric Adapter interfaces on each node.
         reservations: AWS: ids or ARNs of several capacity reservations, of which the stack makes one group.
-        capacity_block: AWS: whether the reservation is a Capacity Block for ML.
         time_limit: The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE.
         price_hour: USD for each node and hour; `None` if the snapshot knows no price.
         disk_gib: The node's root disk; 0 for processes, which have none.
@@ -320,19 +361,10 @@ class Partition:
         tmp_disk_mib: Slurm's TmpDisk, for `--tmp`: what jobs can use of the disk with temporary files, below
             what the machine reports; 0 if that is not known.
         zones: Zones in which nodes may start, tried in this order; empty means the cluster's.
-        secure_boot: Google Cloud: whether nodes load signed kernel modules only.
-        placement_policy: Google Cloud: name of the placement policy that the reservation was made with.
-        min_cpu_platform: Google Cloud: type of a node's root disk (`None`: pd-balanced), the oldest
-            processors it may have.
         topology: Whether Slurm chooses nodes by where the cloud says that their machines are.
         local_ssds: Google Cloud: number of local SSDs of 375 GiB attached to each node for a local scratch.
-        gp3: AWS: the performance of a node's root disk.
         open_metadata: Whether jobs may ask the cloud's metadata address, and so act with their node's
             identity.
-        security_groups: AWS: ids of security groups besides the cluster's own.
-        network_tags: Google Cloud: the nodes' network tags.
-        template_overrides: Fields of the nodes' template that the stack file gives
-            (`infra.config.overrides`), as JSON; empty for none.
     """
 
     name: str
@@ -344,11 +376,8 @@ class Partition:
     accelerator: Accelerator | None = None
     spot: bool = False
     placement: str = "none"
-    placement_group: str | None = None
-    efa: int = 0
     reservation: str | None = None
     reservations: tuple[str, ...] = ()
-    capacity_block: bool = False
     time_limit: str = "INFINITE"
     exclusive: bool = False
     default: bool = False
@@ -356,19 +385,13 @@ class Partition:
     price_hour: float | None = None
     disk_gib: int = 0
     zones: tuple[str, ...] = ()
-    secure_boot: bool = False
-    placement_policy: str | None = None
-    disk_type: str | None = None
-    min_cpu_platform: str | None = None
     topology: bool = False
     local_ssds: int = 0
-    gp3: Gp3 | None = None
     open_metadata: bool = False
-    security_groups: tuple[str, ...] = ()
-    network_tags: tuple[str, ...] = ()
-    template_overrides: str = ""
     sockets: int = 1
     tmp_disk_mib: int = 0
+    aws: AwsPartition = field(default_factory=AwsPartition)
+    gcp: GcpPartition = field(default_factory=GcpPartition)
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -386,8 +409,9 @@ class Partition:
 
     def overrides(self) -> dict[str, Any]:
         """Return the fields of the nodes' template that the stack file gives."""
-        found: dict[str, Any] = json.loads(self.template_overrides or "{}")
-        return found
+        given = self.aws.launch_template_overrides or self.gcp.instance_template_overrides
+        fields: dict[str, Any] = json.loads(given or "{}")
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +540,6 @@ class Network:
     Attributes:
         zones: Zones for nodes, tried in this order; empty means every zone that offers the instance type.
         vpc: Id of an existing VPC (aws), or name of an existing network (gcp).
-        nat: AWS: whether nodes reach the internet by a NAT gateway; otherwise machines have public addresses.
     """
 
     cidr: str | None = None
@@ -526,7 +549,6 @@ class Network:
     vpc: str | None = None
     public_subnet: str | None = None
     private_subnets: tuple[str, ...] = ()
-    nat: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,6 +569,24 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """What only AWS has of a whole cluster, as the stack file names it.
+
+    Attributes:
+        kms_key: ARN of the KMS key for all EBS disks; `None` means the account's default key.
+        nat: Whether nodes reach the internet by a NAT gateway; otherwise machines have public addresses. Of
+            somebody's own network it is not known, and true.
+        permissions_boundary: ARN of the policy that bounds every role; `None` means none.
+        role_path: The path of every role and instance profile.
+    """
+
+    kms_key: str | None = None
+    nat: bool = True
+    permissions_boundary: str | None = None
+    role_path: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDesign:
     """Everything that is decided before any resource exists: pure data from `infra.design.design`.
 
@@ -558,10 +598,7 @@ class ClusterDesign:
         provider_settings: The settings of the cloud's Pulumi provider that the engineer's machine follows, as
             text (`infra.config.provider_settings`). Machines have an identity of their own, so it is not
             published.
-        kms_key: AWS: ARN of the KMS key for all EBS disks; `None` means the account's default key.
         tags: The stack file's tags of all resources and nodes; on Google Cloud they are labels.
-        permissions_boundary: AWS: ARN of the policy that bounds every role; `None` means none.
-        role_path: AWS: the path of every role and instance profile.
         trains: Whether a training follows the creation; if so, a cloud's controller makes its environment.
         requirements: The requirements file of that environment, relative to the stack file. `None` means the
             one locked.
@@ -589,10 +626,8 @@ class ClusterDesign:
     image: Image = field(default_factory=Image)
     local: LocalCloud = field(default_factory=LocalCloud)
     batch: Batch | None = None
-    kms_key: str | None = None
+    aws: AwsSettings = field(default_factory=AwsSettings)
     tags: dict[str, str] = field(default_factory=dict)
-    permissions_boundary: str | None = None
-    role_path: str = "/"
     trains: bool = True
     requirements: str | None = None
     provider_settings: str | None = None

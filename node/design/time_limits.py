@@ -43,7 +43,7 @@ FOUND = 120
 
 def boot(design: ClusterDesign, partition: Partition) -> int:
     """Return the longest time from the launch of a cloud's node to its registration, in seconds."""
-    devices = partition.accelerator is not None or bool(partition.efa)
+    devices = partition.accelerator is not None or bool(partition.aws.efa)
     if baked(design, partition):
         installs = FOUND + (FOUND if devices else 0)
         closed = FOUND

@@ -278,9 +278,9 @@ class Expected:
 def expected(design: ClusterDesign, node: str) -> Expected | None:
     """Return what a node must have; `None` means that it is not checked."""
     partition = design.partition_of(node)
-    if design.health is None or partition is None or not (partition.accelerator or partition.efa):
+    if design.health is None or partition is None or not (partition.accelerator or partition.aws.efa):
         return None
-    return Expected(partition.accelerator, partition.efa, frozenset(design.health.skip))
+    return Expected(partition.accelerator, partition.aws.efa, frozenset(design.health.skip))
 
 
 def faults(wanted: Expected, when: When, tool: Tool, root: Path = Path("/")) -> list[str]:

@@ -79,7 +79,7 @@ def _features(partition: Partition) -> Iterator[str]:
     yield "spot" if partition.spot else "ondemand"
     if partition.accelerator is not None:
         yield partition.accelerator.type
-    if partition.efa:
+    if partition.aws.efa:
         yield "efa"
 
 

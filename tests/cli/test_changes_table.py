@@ -12,7 +12,7 @@ from cli.providers.aws.changes import RULES
 from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
 from infra.effects import Kind
-from node.design.model import Mount, SlurmSettings
+from node.design.model import AwsSettings, Mount, SlurmSettings
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
 PERSISTENT = dataclasses.replace(LUSTRE, deployment="PERSISTENT_1")
@@ -64,7 +64,9 @@ def test_another_network_is_refused_with_what_it_deletes_and_no_more() -> None:
 
 def test_a_change_names_what_of_the_cluster_it_makes_anew() -> None:
     assert lost(name="other") == ["/home", "/apps", "/fsx"]
-    assert lost(kms_key="arn:aws:kms:eu-west-1:1:key/2") == ["/home", "/apps"], "Lustre has a key of FSx's"
+    assert lost(aws=AwsSettings(kms_key="arn:aws:kms:eu-west-1:1:key/2")) == ["/home", "/apps"], (
+        "Lustre has a key of FSx's"
+    )
     assert lost(mounts=NFS) == ["/fsx"]
     moved = dataclasses.replace(
         up().network, vpc="vpc-1", public_subnet="subnet-1", private_subnets=("subnet-2",)

@@ -13,7 +13,7 @@ from infra.config import StackConfig
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.design.model import ClusterDesign
+from node.design.model import AwsSettings, ClusterDesign
 from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "aws.md").read_text(encoding="utf-8")
@@ -87,6 +87,6 @@ def test_what_two_of_the_large_nodes_cost() -> None:
 
 def test_what_it_costs_without_a_nat_gateway() -> None:
     made = stack("aws-cpu")
-    without = dataclasses.replace(made, network=dataclasses.replace(made.network, nat=False))
+    without = dataclasses.replace(made, aws=AwsSettings(nat=False))
     figures = [f"{cost(one)['idle_usd_per_hour']:.2f}" for one in (without, made)]
     assert "idles at {} USD an hour instead of {}".format(*figures) in TEXT

@@ -84,7 +84,7 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["operations/ssh.py", "component/schema.py", "tools/run_tests.py", "node/design/model.py", "cli/main.py"],
+    ["operations/ssh.py", "component/schema.py", "tools/generate.py", "node/design/model.py", "cli/main.py"],
 )
 def test_a_file_that_was_renamed_would_be_found(name: str) -> None:
     module = name.removesuffix(".py").replace("/", ".")

@@ -239,7 +239,7 @@ def test_what_a_stack_file_says_arrives() -> None:
     assert cluster.controller().image == "my-image"
     new = cluster.partition("new")
     assert (new.default, new.spot, new.placement, new.zones) == (True, True, "cluster", ("europe-west4-b",))
-    assert (new.image, new.secure_boot, new.static_nodes()) == ("other-image", True, ["new-0"])
+    assert (new.image, new.gcp.secure_boot, new.static_nodes()) == ("other-image", True, ["new-0"])
     assert cluster.network.zones == ("europe-west4-a",)
     assert cluster.network.cidr == "10.9.0.0/16"
     assert (cluster.mounts[-1].path, cluster.mounts[-1].deployment) == ("/data", "ZONAL")

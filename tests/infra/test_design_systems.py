@@ -85,7 +85,7 @@ def test_s3_gpus_on_both_clouds() -> None:
         8,
         "gpu",
     )
-    assert (compute.efa, compute.placement, compute.exclusive, compute.time_limit) == (
+    assert (compute.aws.efa, compute.placement, compute.exclusive, compute.time_limit) == (
         1,
         "cluster",
         True,
@@ -93,7 +93,7 @@ def test_s3_gpus_on_both_clouds() -> None:
     )
     # g4dn.xlarge always has its T4, and has no EFA.
     assert t4.accelerator is not None
-    assert (t4.accelerator.type, t4.accelerator.count, t4.efa) == ("t4", 1, 0)
+    assert (t4.accelerator.type, t4.accelerator.count, t4.aws.efa) == ("t4", 1, 0)
     fsx = aws.mounts[-1]
     assert (fsx.path, fsx.kind, fsx.size_gib, fsx.deployment, fsx.storage_type, fsx.served_by) == (
         "/fsx",
@@ -113,7 +113,7 @@ def test_s4_reference_architectures() -> None:
     """`test_architectures` compares the stacks with placeholders with the published tables, too."""
     trainium = stack("aws-trn1").partitions[0]
     assert trainium.accelerator is not None
-    assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.efa) == ("neuron", 16, 8)
+    assert (trainium.accelerator.gres, trainium.accelerator.count, trainium.aws.efa) == ("neuron", 16, 8)
 
 
 def test_s4_containers() -> None:
@@ -121,7 +121,7 @@ def test_s4_containers() -> None:
     containers = stack("aws-p4de-containers")
     (gpu,) = containers.partitions
     assert (gpu.name, gpu.instance_type, gpu.min, gpu.max) == ("compute-gpu", "p4de.24xlarge", 4, 4)
-    assert (gpu.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
+    assert (gpu.aws.efa, gpu.placement, gpu.reservation, gpu.exclusive) == (4, "cluster", None, True)
     assert gpu.accelerator is not None
     assert (gpu.accelerator.type, gpu.accelerator.count, gpu.disk_gib) == ("a100", 8, 200)
     assert (containers.controller().instance_type, containers.controller().disk_gib) == ("m5.8xlarge", 200)

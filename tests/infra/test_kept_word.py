@@ -1,6 +1,6 @@
 """What one release wrote, each later one of its series reads: stack files, and settings on machines.
 
-`contract/stack-v1.json` and `contract/settings-v1.json` list what may be in them. `--update-snapshots` adds
+`contract/stack-v1.json` and `contract/settings-v2.json` list what may be in them. `--update-snapshots` adds
 what is new, and nothing else: a key that is gone, or takes less, stays a failure.
 """
 
@@ -15,7 +15,16 @@ import pydantic
 import pytest
 
 from infra.config import schema
-from node.design.model import SETTINGS_VERSION, Settings
+from node.design import published
+from node.design.model import (
+    SETTINGS_VERSION,
+    AwsPartition,
+    AwsSettings,
+    GcpPartition,
+    Gp3,
+    Settings,
+)
+from node.system.codec import to_json
 
 FROZEN = Path(__file__).with_name("contract")
 MISSING = "missing"
@@ -74,7 +83,7 @@ def broken(before: dict[str, list[str]], now: dict[str, list[str]]) -> list[str]
 
 CONTRACTS: dict[str, Callable[[], dict[str, Any]]] = {
     "stack-v1.json": schema.schema,
-    "settings-v1.json": lambda: pydantic.TypeAdapter(Settings).json_schema(),
+    "settings-v2.json": lambda: pydantic.TypeAdapter(Settings).json_schema(),
 }
 
 
@@ -91,8 +100,54 @@ def test_what_an_earlier_release_wrote_is_read(name: str, pytestconfig: pytest.C
 
 
 def test_the_settings_say_their_version() -> None:
-    assert accepted(CONTRACTS["settings-v1.json"]())[".api_version"] == [MISSING, "string"]
-    assert SETTINGS_VERSION.endswith("/v1"), "the frozen copy is of this version"
+    assert accepted(CONTRACTS["settings-v2.json"]())[".api_version"] == [MISSING, "string"]
+    assert SETTINGS_VERSION.endswith("/v2"), "the frozen copy is of this version"
+
+
+def test_what_version_1_of_the_settings_had_is_still_there_or_moved_into_a_section() -> None:
+    names = [*published.OF_PARTITION["aws"], *published.OF_PARTITION["gcp"], "template_overrides"]
+    moved = [f".design.partitions[].{name}" for name in names]
+    moved += [".design.network.nat", *(f".design.{name}" for name in published.OF_CLUSTER)]
+    before, now = (json.loads((FROZEN / f"settings-v{n}.json").read_text()) for n in (1, 2))
+    gone = {line.removesuffix(" is gone") for line in broken(before, now)}
+    whole = {path for path in gone if path.rpartition(".")[0] not in gone and not path.endswith("[]")}
+    assert whole == set(moved)
+
+
+def test_settings_that_version_1_has_published_are_read() -> None:
+    """The file was written by the code of that time."""
+    documents = json.loads((FROZEN / "settings-v1-published.json").read_text())
+    amazon, google = (published.parse_settings(json.dumps(documents[name])) for name in ("aws", "gcp"))
+    assert amazon.design.aws == AwsSettings(
+        "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012",
+        nat=False,
+        permissions_boundary="arn:aws:iam::123456789012:policy/edge",
+        role_path="/platform/ml/",
+    )
+    gpu, cpu = amazon.design.partitions
+    assert gpu.aws == AwsPartition(
+        4, True, "lab-p4d", Gp3(6000, 500), ("sg-0123456789abcdef1",),
+        '{"instance_initiated_shutdown_behavior": "terminate"}',
+    )  # fmt: skip
+    assert (cpu.aws, cpu.gcp, gpu.gcp) == (AwsPartition(), GcpPartition(), GcpPartition())
+    assert google.design.aws == AwsSettings()
+    (gpu,) = google.design.partitions
+    assert gpu.gcp == GcpPartition(
+        True, "close", "pd-ssd", "Intel Skylake", ("lab", "gpu"), '{"can_ip_forward": true}'
+    )
+    for name, settings in (("aws", amazon), ("gcp", google)):
+        assert settings.api_version == SETTINGS_VERSION
+        before, now = documents[name], json.loads(json.dumps(to_json(settings)))
+        assert now["site"] == before["site"]
+        for was, part in zip(before["design"]["partitions"], now["design"]["partitions"], strict=True):
+            assert part | was == was | {"aws": part["aws"], "gcp": part["gcp"]}
+            assert len(part) > 15
+
+
+@pytest.mark.parametrize("design", [None, [], {"provider": "aws", "partitions": [7]}, {"partitions": [{}]}])
+def test_damaged_settings_of_version_1_are_refused_by_name(design: object) -> None:
+    with pytest.raises(ValueError, match=r'settings of "slurm-stacks/settings/v1" that are damaged'):
+        published.parse_settings(json.dumps({"design": design, "api_version": published.FORMER_VERSION}))
 
 
 @pytest.mark.parametrize(

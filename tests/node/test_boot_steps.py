@@ -26,7 +26,7 @@ from node.bootstrap.steps import STEPS
 from node.design import time_limits
 from node.design.folders import Folders
 from node.design.health import Health
-from node.design.model import INLINE, Accelerator, ClusterDesign, Hook, Image, Mount, Partition
+from node.design.model import INLINE, Accelerator, AwsPartition, ClusterDesign, Hook, Image, Mount, Partition
 from node.design.sites import LocalSite
 from node.health.programs import PRETENDED
 from node.slurm import hardware
@@ -195,13 +195,13 @@ def test_a_nodes_time_covers_what_its_steps_may_take() -> None:
     """Otherwise Slurm gives the node back while it installs packages, and the next one too."""
     mine = {s.name: s.timeout for s in STEPS if "compute" in s.roles}
     before = [*list(mine)[: list(mine).index("ready")], "ready"]
-    gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), efa=1)
+    gpu = Partition("gpu", "p3dn.24xlarge", 96, 9, 0, 1, Accelerator("v100", 8), aws=AwsPartition(efa=1))
     lustre = (Mount("/fsx", "fsx_lustre"),)
     hooks = (Hook("compute", "a.sh", timeout=60), Hook("all", "b.sh", timeout=5), Hook("login", "c.sh"))
     cluster_design = design(gpu, isolation="vm", provider="aws", mounts=lustre, hooks=hooks, health=Health())
     steps = sum(mine[name] for name in before if name != "hooks")
     assert time_limits.boot(cluster_design, gpu) == time_limits.START + time_limits.RESTART + steps + 65
-    plain = dataclasses.replace(gpu, accelerator=None, efa=0)
+    plain = dataclasses.replace(gpu, accelerator=None, aws=AwsPartition())
     assert (
         time_limits.boot(cluster_design, gpu) - time_limits.boot(cluster_design, plain)
         == mine["accelerators"] + mine["health"]

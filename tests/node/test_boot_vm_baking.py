@@ -163,10 +163,10 @@ def test_drivers_are_placed_and_not_loaded(
     status, report = bake(tmp_path, host, run, partition)
     assert status == 0
     assert asked == [(flavour, {"signed": False, "baking": True})]
-    assert len(fetched) == partition.efa
+    assert len(fetched) == partition.aws.efa
     (said,) = [step["note"] for step in report["steps"] if step["name"] == "accelerators"]
     assert f"NVIDIA's driver 580.173.02 ({flavour})" in said
-    assert ("EFA" in said) == bool(partition.efa)
+    assert ("EFA" in said) == bool(partition.aws.efa)
 
 
 @pytest.mark.usefixtures("root")

@@ -16,7 +16,7 @@ from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import drivers, openpgp
 from node.bootstrap.vm.openpgp import Signer
-from node.design.model import Accelerator, Partition
+from node.design.model import Accelerator, AwsPartition, Partition
 from node.slurm import hardware
 from node.system import http_client
 from node.system.http_client import Answer
@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def test_the_closed_modules_for_volta_and_the_open_ones_for_newer(
     tmp_path: Path, asked: Asked, partition: Partition, flavour: str
 ) -> None:
-    partition = dataclasses.replace(partition, efa=0)
+    partition = dataclasses.replace(partition, aws=AwsPartition())
     context, run = node(tmp_path, partition)
     assert partition.accelerator is not None
     gpus(run, partition.accelerator.count)
@@ -157,7 +157,7 @@ def test_an_image_with_the_driver_installs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("asked")
 def test_a_gpu_that_is_missing_keeps_the_node_away(tmp_path: Path) -> None:
-    context, run = node(tmp_path, dataclasses.replace(V100, efa=0))
+    context, run = node(tmp_path, dataclasses.replace(V100, aws=AwsPartition()))
     gpus(run, 7)
     with pytest.raises(RuntimeError, match="nvidia-smi sees 7 GPUs, and there should be 8"):
         steps.accelerators(context)
@@ -182,7 +182,7 @@ provider: efa
     domain: rdmap0s6-rdm
     type: FI_EP_RDM
 """
-FABRIC = dataclasses.replace(COMPUTE, name="efa", efa=1)
+FABRIC = dataclasses.replace(COMPUTE, name="efa", aws=AwsPartition(efa=1))
 
 
 def test_interfaces_are_counted_once(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_interfaces_are_counted_once(tmp_path: Path) -> None:
     tool.touch()
     run.answer(str(tool), FI_INFO)
     assert steps.accelerators(context) == "1 EFA"
-    four, run = node(tmp_path, dataclasses.replace(FABRIC, efa=4))
+    four, run = node(tmp_path, dataclasses.replace(FABRIC, aws=AwsPartition(efa=4)))
     run.answer(str(tool), FI_INFO)
     with pytest.raises(RuntimeError, match="fi_info sees 1 EFA interfaces, and there should be 4"):
         steps.accelerators(four)

@@ -9,14 +9,26 @@ import pytest
 
 from infra.clouds import recipes
 from node.bootstrap.vm import images
-from node.design.model import Accelerator, Budget, ClusterDesign, Host, Image, Mount, Partition, SlurmSettings
+from node.design.model import (
+    Accelerator,
+    AwsPartition,
+    Budget,
+    ClusterDesign,
+    Host,
+    Image,
+    Mount,
+    Partition,
+    SlurmSettings,
+)
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, NFS, T4, V100
 
 HEAD = Host("controller", "controller", ("controller", "login"), "m5.large", 50)
 LOGIN = tuple(Host(f"login-{n}", "login", ("login",), "m5.large", 30 + n) for n in range(2))
-A100 = Partition("a100", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8), efa=4, disk_gib=80)
+A100 = Partition(
+    "a100", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8), disk_gib=80, aws=AwsPartition(efa=4)
+)
 LUSTRE = Mount("/fsx", "fsx_lustre", roles=("compute",))
 
 
@@ -51,7 +63,7 @@ def test_drivers_tell_images_apart() -> None:
         "controller", "compute", "compute-nvidia-closed-efa", "compute-nvidia-open",
         "compute-nvidia-open-switched-efa",
     ]  # fmt: skip
-    one = dataclasses.replace(A100, accelerator=Accelerator("a100", 1), efa=0)
+    one = dataclasses.replace(A100, accelerator=Accelerator("a100", 1), aws=AwsPartition())
     assert names(made(one, T4)) == ["controller", "compute-nvidia-open"], "one GPU needs no fabric"
     counted = dataclasses.replace(T4, accelerator=Accelerator("t4", 1, simulated=True))
     neuron = dataclasses.replace(T4, name="n", accelerator=Accelerator("trainium", 16, gres="neuron"))

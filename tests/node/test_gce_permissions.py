@@ -9,7 +9,7 @@ import pytest
 from google.cloud import compute_v1 as gce
 
 from infra.gcp import policies
-from node.design.model import Partition, Settings, Site
+from node.design.model import GcpPartition, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup
 from node.elastic.drivers.gce import deletes as gce_deletes
 from node.elastic.drivers.gce import notices as gce_notices
@@ -77,7 +77,12 @@ def test_placement_and_images_of_ones_own_are_asked_for_where_they_are_used() ->
 def test_what_else_an_instance_is_made_with_is_asked_for_where_it_is_used() -> None:
     """Network tags, and bindings to tags of Resource Manager, need one permission more each."""
     bound = '{"resource_manager_tags": {"tagKeys/1": "tagValues/2"}}'
-    tagged = replace(DESIGN, partitions=(replace(COMPUTE, network_tags=("a",), template_overrides=bound),))
+    tagged = replace(
+        DESIGN,
+        partitions=(
+            replace(COMPUTE, gcp=GcpPartition(network_tags=("a",), instance_template_overrides=bound)),
+        ),
+    )
     assert set(policies.permissions(tagged)) - set(policies.permissions(DESIGN)) == {
         "compute.instances.setTags", "compute.instances.createTagBinding",
     }  # fmt: skip

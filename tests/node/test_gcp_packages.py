@@ -19,14 +19,16 @@ from node.bootstrap import steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import cloud_client, drivers
 from node.bootstrap.vm import packages as distribution
-from node.design.model import Accelerator, Partition
+from node.design.model import Accelerator, GcpPartition, Partition
 from node.elastic import programs
 from node.slurm import hardware
 from tests.support.checkout import ROOT
 from tests.support.recorded import gcp_machine
 from tests.support.recorded import machine as make
 
-V100 = Partition("v100", "n1-standard-8", 8, 29000, 0, 4, Accelerator("v100", 2), secure_boot=True)
+V100 = Partition(
+    "v100", "n1-standard-8", 8, 29000, 0, 4, Accelerator("v100", 2), gcp=GcpPartition(secure_boot=True)
+)
 
 
 def test_each_role_has_its_packages_and_googles_time(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from node.design.health import CHECKS, Health, JobScript
-from node.design.model import Accelerator, Partition, SlurmSettings
+from node.design.model import Accelerator, AwsPartition, Partition, SlurmSettings
 from node.elastic.launcher import Replacements
 from node.health import check as node_check
 from node.health.check import Expected, When, expected, faults, in_a_line, runner
@@ -249,7 +249,7 @@ def test_only_nodes_with_devices_are_checked() -> None:
     assert expected(made, "cpu-0") is None
     assert expected(made, "v100-1") == Expected(Accelerator("v100", 8), 1, frozenset({"dcgm"}))
     assert expected(settings().design, "v100-1") is None, "nobody asked for it"
-    assert expected(replace(made, partitions=(part("fast", efa=4),)), "fast-0") is not None
+    assert expected(replace(made, partitions=(part("fast", aws=AwsPartition(efa=4)),)), "fast-0") is not None
     assert (str(made.health), str(Health(9))) == ("every 300 s, without dcgm", "every 9 s"), (
         "as `plan` shows it"
     )

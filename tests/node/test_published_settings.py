@@ -25,7 +25,7 @@ def test_what_is_published_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "given"),
     [
-        ({**to_json(SETTINGS), "api_version": "slurm-stacks/settings/v2"}, '"slurm-stacks/settings/v2"'),
+        ({**to_json(SETTINGS), "api_version": "slurm-stacks/settings/v3"}, '"slurm-stacks/settings/v3"'),
         ({"design": {}, "site": {}}, "null"),
         ([], "null"),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from node.design.model import (
     Accelerator,
+    AwsPartition,
     ClusterDesign,
     Host,
     Mount,
@@ -49,7 +50,7 @@ FLEET = (
         2,
         accelerator=Accelerator("v100", 8),
         exclusive=True,
-        efa=1,
+        aws=AwsPartition(efa=1),
         instance_type="p3dn 24*xlarge",
     ),
     part("t4", 0, 1, accelerator=Accelerator("t4", 1)),

@@ -10,7 +10,7 @@ from pulumi.runtime import mocks
 
 from infra.aws import policies
 from infra.aws.network import Zones
-from node.design.model import Access, ClusterDesign, Host, Mount, Network, Partition
+from node.design.model import Access, AwsPartition, ClusterDesign, Host, Mount, Network, Partition
 from tests.support.recorder import Recorder, run
 
 ACCOUNT = "123456789012"
@@ -27,7 +27,9 @@ SCOPE = policies.Scope(
 )
 REGION = "eu-west-1"
 CPU = Partition("cpu", "m5.xlarge", 4, 15000, 0, 10, default=True, disk_gib=50)
-GPU = Partition("gpu", "p3dn.24xlarge", 96, 700000, 0, 4, efa=1, placement="cluster", disk_gib=50)
+GPU = Partition(
+    "gpu", "p3dn.24xlarge", 96, 700000, 0, 4, placement="cluster", disk_gib=50, aws=AwsPartition(efa=1)
+)
 CONTROLLER = Host("controller", "controller", ("controller", "nfs", "login"), "m5.large", 50)
 LOGIN = Host("login-0", "login", ("login",), "m5.large", 50)
 NFS = (

@@ -10,14 +10,14 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
 from node.design.folders import Folders
-from node.design.model import Accelerator, Mount, Partition
+from node.design.model import Accelerator, AwsPartition, Mount, Partition
 from node.design.sites import AwsSite, GcpSite, MountSource
 from tests.support.doubles import HEAD, FakeServices, design, settings
 from tests.support.fake_metadata import SECRET
 
 Answer = str | Exception | Callable[..., str]
 COMPUTE = Partition("compute", "m4.large", 2, 7000, 0, 10, default=True)
-V100 = Partition("v100", "p3dn.24xlarge", 96, 700000, 0, 4, Accelerator("v100", 8), efa=1)
+V100 = Partition("v100", "p3dn.24xlarge", 96, 700000, 0, 4, Accelerator("v100", 8), aws=AwsPartition(efa=1))
 T4 = Partition("t4", "g4dn.xlarge", 4, 15000, 0, 20, Accelerator("t4", 1))
 NFS = (
     Mount("/home", "nfs", served_by="controller", options="rw,hard"),

@@ -119,7 +119,7 @@ def storage(design: ClusterDesign) -> Iterable[Finding]:
 
 def platform(design: ClusterDesign) -> Iterable[Finding]:
     """Check the groups and the boundary that the stack file names; no finding without credentials."""
-    if design.permissions_boundary is not None or existing.named_groups(design):
+    if design.aws.permissions_boundary is not None or existing.named_groups(design):
         yield from _asked(design, existing.PLATFORM, lambda client: existing.platform(client, design))
 
 

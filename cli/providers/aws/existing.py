@@ -130,7 +130,7 @@ def named_groups(design: ClusterDesign) -> dict[str, list[str]]:
         for group in host.security_groups:
             found.setdefault(group, []).append(f"{host.role}.security_groups")
     for number, partition in enumerate(design.partitions):
-        for group in partition.security_groups:
+        for group in partition.aws.security_groups:
             found.setdefault(group, []).append(f"partitions[{number}].aws.security_groups")
     return {group: list(dict.fromkeys(keys)) for group, keys in found.items()}
 
@@ -146,7 +146,7 @@ def platform(client: Client, design: ClusterDesign) -> Iterator[Finding]:
     for group, keys in named_groups(design).items():
         if not placeholders.is_placeholder(group):
             yield _group(client("ec2"), design, group, ", ".join(keys))
-    boundary = design.permissions_boundary
+    boundary = design.aws.permissions_boundary
     if boundary is not None and not placeholders.is_placeholder(boundary):
         yield _boundary(client("iam"), boundary)
 

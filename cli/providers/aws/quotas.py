@@ -65,7 +65,7 @@ def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
             pool = (family(host.instance_type), False)
             found[pool] = found.get(pool, Wanted()) + Wanted(vcpus, vcpus)
     for p in design.partitions:
-        if not p.capacity_block:
+        if not p.aws.capacity_block:
             pool = (family(p.instance_type), p.spot)
             found[pool] = found.get(pool, Wanted()) + Wanted(p.cpus * p.min, p.cpus * p.max)
     return found
@@ -73,9 +73,9 @@ def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
 
 def addresses(design: ClusterDesign) -> Wanted:
     """Return the Elastic IP addresses of the hosts and of the cluster's own NAT gateway."""
-    network = design.network
-    hosts = sum("public" in host.tags or not network.nat for host in design.hosts)
-    count = hosts + (network.nat and network.vpc is None)
+    nat = design.aws.nat
+    hosts = sum("public" in host.tags or not nat for host in design.hosts)
+    count = hosts + (nat and design.network.vpc is None)
     return Wanted(count, count)
 
 

@@ -73,7 +73,7 @@ class BatchBake(pulumi.ComponentResource):
             f"{name}-image-profile",
             name=physical_name(design, ROLE),
             role=image_role.name,
-            path=design.role_path,
+            path=design.aws.role_path,
             tags=tags(design, f"{design.name}-{ROLE}"),
             opts=child_opts,
         )

@@ -84,8 +84,8 @@ class BatchRepository(pulumi.ComponentResource):
             image_tag_mutability="IMMUTABLE",
             image_scanning_configuration={"scan_on_push": True},
             encryption_configurations=[
-                {"encryption_type": "KMS", "kms_key": design.kms_key}
-                if design.kms_key
+                {"encryption_type": "KMS", "kms_key": design.aws.kms_key}
+                if design.aws.kms_key
                 else {"encryption_type": "AES256"}
             ],
             tags=tags(design, repository),

@@ -244,7 +244,10 @@ class BatchEnvironment(pulumi.ComponentResource):
         design, batch = self._design, access.of(self._design)
         own_tags = tags(design, f"{design.name}-{batch.queue}", role="compute", partition=batch.queue)
         text = pulumi.Output.all(**sources).apply(lambda known: user_data(design, known))
-        groups: list[pulumi.Input[str]] = [network.groups["compute"], *design.partitions[0].security_groups]
+        groups: list[pulumi.Input[str]] = [
+            network.groups["compute"],
+            *design.partitions[0].aws.security_groups,
+        ]
         return aws.ec2.LaunchTemplate(
             f"{self._name}-launch-template",
             name=f"{design.name}-{batch.queue}",
@@ -263,14 +266,14 @@ class BatchEnvironment(pulumi.ComponentResource):
                         volume_size=design.partitions[0].disk_gib,
                         volume_type="gp3",
                         encrypted="true",
-                        kms_key_id=design.kms_key,
+                        kms_key_id=design.aws.kms_key,
                         delete_on_termination="true",
                     ),
                 )
             ],
             network_interfaces=[
                 aws.ec2.LaunchTemplateNetworkInterfaceArgs(**interface, security_groups=groups)
-                for interface in interfaces(batch.efa, public=not design.network.nat)
+                for interface in interfaces(batch.efa, public=not design.aws.nat)
             ],
             tag_specifications=[
                 aws.ec2.LaunchTemplateTagSpecificationArgs(resource_type=kind, tags=own_tags)

@@ -58,7 +58,7 @@ class BatchIdentity(pulumi.ComponentResource):
             f"{name}-machine-profile",
             name=physical_name(design, "machine"),
             role=machine.name,
-            path=design.role_path,
+            path=design.aws.role_path,
             tags=tags(design, f"{design.name}-machine"),
             opts=pulumi.ResourceOptions(parent=self),
         )
@@ -99,8 +99,8 @@ def role(name: str, design: ClusterDesign, kind: str, service: str, parent: pulu
         name=physical_name(design, kind),
         description=f"{kind} of the cluster {design.name} in {design.region}",
         assume_role_policy=json.dumps(policies.trust(service)),
-        path=design.role_path,
-        permissions_boundary=design.permissions_boundary,
+        path=design.aws.role_path,
+        permissions_boundary=design.aws.permissions_boundary,
         tags=tags(design, f"{design.name}-{kind}"),
         opts=pulumi.ResourceOptions(parent=parent),
     )

@@ -379,11 +379,11 @@ def install(context: Context, partition: Partition) -> str:
     """
     accelerator = partition.accelerator
     if accelerator is not None and has_nvidia(accelerator):
-        ensure_gpus(context, accelerator, signed=partition.secure_boot)
+        ensure_gpus(context, accelerator, signed=partition.gcp.secure_boot)
         pyxis.install_toolkit(context)
     if accelerator is not None and has_neuron(accelerator):
         ensure_neuron_devices(context, accelerator.count)
-    return efa(context, partition.efa) if partition.efa else ""
+    return efa(context, partition.aws.efa) if partition.aws.efa else ""
 
 
 def install_unloaded(context: Context, partition: Partition) -> list[str]:
@@ -397,7 +397,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
     if accelerator is not None and has_nvidia(accelerator):
         apt.update(context)
         flavour = _flavour(accelerator)
-        choice = install_nvidia(context, flavour, signed=partition.secure_boot, baking=True)
+        choice = install_nvidia(context, flavour, signed=partition.gcp.secure_boot, baking=True)
         if switched(accelerator):
             context.run("systemctl", "enable", "nvidia-fabricmanager", timeout=120.0)
         placed.append(f"NVIDIA's driver {choice.driver} ({flavour.name})")
@@ -405,7 +405,7 @@ def install_unloaded(context: Context, partition: Partition) -> list[str]:
     if accelerator is not None and has_neuron(accelerator):
         install_neuron(context)
         placed.append("the Neuron driver")
-    if partition.efa:
+    if partition.aws.efa:
         if not context.at(EFA_FI_INFO).exists():
             _install_efa(context)
         placed.append(f"EFA {EFA_VERSION}")

@@ -93,7 +93,7 @@ def _drivers(partition: Partition) -> list[str]:
         words += ["switched"] if drivers.switched(accelerator) else []
     if accelerator is not None and drivers.has_neuron(accelerator):
         words.append("neuron")
-    return words + (["efa"] if partition.efa else [])
+    return words + (["efa"] if partition.aws.efa else [])
 
 
 def _add(found: dict[str, ImageKind], kind: ImageKind) -> None:

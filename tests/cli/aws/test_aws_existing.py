@@ -18,7 +18,7 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.design.model import Access, Backup, ClusterDesign, Image, Mount, Network
+from node.design.model import Access, AwsPartition, AwsSettings, Backup, ClusterDesign, Image, Mount, Network
 from operations.aws import account as aws_account
 from operations.clouds import ssh_access
 from tests.support import sentences
@@ -396,9 +396,9 @@ def guarded(lab: Lab, *groups: str, boundary: str | None = None) -> ClusterDesig
     """Return a design whose machines have these groups, and whose roles have this boundary."""
     return aws_design(
         hosts=(dataclasses.replace(CONTROLLER, security_groups=groups),),
-        partitions=(dataclasses.replace(CPU, security_groups=groups[:1]),),
+        partitions=(dataclasses.replace(CPU, aws=AwsPartition(security_groups=groups[:1])),),
         network=Network(vpc=lab.vpc),
-        permissions_boundary=boundary,
+        aws=AwsSettings(permissions_boundary=boundary),
     )
 
 

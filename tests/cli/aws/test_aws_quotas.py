@@ -14,7 +14,7 @@ from cli.findings import Finding, Severity
 from cli.providers.aws import diagnosis, quotas
 from cli.providers.clouds.diagnosis import Wanted
 from infra.aws.tags import CLUSTER
-from node.design.model import ClusterDesign
+from node.design.model import AwsPartition, ClusterDesign
 from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CPU, GPU, aws_design
@@ -66,7 +66,7 @@ def test_every_machine_of_the_snapshot_has_a_quota() -> None:
 
 def test_what_a_cluster_wants() -> None:
     spot = dataclasses.replace(CPU, name="s", spot=True, min=1)
-    block = dataclasses.replace(GPU, name="b", cpus=96, capacity_block=True)
+    block = dataclasses.replace(GPU, name="b", cpus=96, aws=AwsPartition(efa=1, capacity_block=True))
     design = dataclasses.replace(DESIGN, partitions=(*DESIGN.partitions, spot, block))
     assert quotas.wanted(design) == {
         ("Standard", False): Wanted(2, 2 + 40),

@@ -60,9 +60,9 @@ def test_another_releases_settings_are_said_to_be_unreadable(
     cloud: FakeCloud, provider: FakeProvider
 ) -> None:
     cloud.run("controller")
-    cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v2"}')
+    cloud.write("settings/x", b'{"api_version": "slurm-stacks/settings/v3"}')
     cloud.write("current.json", json.dumps({"settings": {"key": "settings/x"}}).encode())
-    with sentences.raises("cluster.settings-unreadable", "/v2"):
+    with sentences.raises("cluster.settings-unreadable", "/v3"):
         running.published(cloud)
     said: list[str] = []
     provider.check_changes(NOWHERE, made(), outputs, said.append, replace=False)

@@ -11,7 +11,7 @@ from cli.changes import table as changes
 from cli.changes.table import Change, refusal
 from cli.providers.gcp.changes import RULES
 from infra.effects import Kind
-from node.design.model import Accelerator, ClusterDesign, Hook, Network
+from node.design.model import Accelerator, ClusterDesign, GcpPartition, Hook, Network
 from tests.support.gcp_mocks import CONTROLLER, CPU, FILESTORE, GPU, LOGIN, NFS, gcp_design, gcp_ssh_design
 
 
@@ -44,8 +44,8 @@ CASES = [
         [("partitions.instance_type", Kind.RENEWED)],
     ),
     (gpu(accelerator=Accelerator("v100", 4)), [("partitions.accelerator", Kind.RENEWED)]),
-    (gpu(secure_boot=True), [("partitions.gcp.secure_boot", Kind.RENEWED)]),
-    (gpu(placement_policy="p"), [("partitions.gcp.placement_policy", Kind.RENEWED)]),
+    (gpu(gcp=GcpPartition(secure_boot=True)), [("partitions.gcp.secure_boot", Kind.RENEWED)]),
+    (gpu(gcp=GcpPartition(placement_policy="p")), [("partitions.gcp.placement_policy", Kind.RENEWED)]),
     (cpu(zones=("europe-west4-a", "europe-west4-b")), [("partitions.zones", Kind.NODES)]),
     (cpu(zones=("europe-west4-a",)), []),
     ({"partitions": (CPU,)}, [("partitions.name", Kind.ENDS)]),

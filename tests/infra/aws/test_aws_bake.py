@@ -26,7 +26,7 @@ from infra.aws.launch_templates import ImageBuild
 from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
-from node.design.model import Accelerator, ClusterDesign, Image, Partition
+from node.design.model import Accelerator, AwsSettings, ClusterDesign, Image, Partition
 from operations.aws import __main__
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, CPU, GPU, LOGIN, NFS, aws_design, declare
@@ -336,7 +336,9 @@ def test_images_have_the_customers_key_and_another_name_with_another_key() -> No
     keys = [f"arn:aws:kms:eu-west-1:123456789012:key/{n}2345678-1234-1234-1234-123456789012" for n in (1, 2)]
     names = {baked()[0].inputs(f"b-{KINDS[0]}-recipe")["name"]}
     for key in keys:
-        recipe = baked(dataclasses.replace(DESIGN, kms_key=key))[0].inputs(f"b-{KINDS[0]}-recipe")
+        recipe = baked(dataclasses.replace(DESIGN, aws=AwsSettings(kms_key=key)))[0].inputs(
+            f"b-{KINDS[0]}-recipe"
+        )
         assert [part["ebs"]["kmsKeyId"] for part in recipe["blockDeviceMappings"]] == [key]
         names.add(recipe["name"])
     assert len(names) == 3

@@ -15,7 +15,7 @@ from infra.aws.network import Zones, with_zones
 from infra.clouds.cluster import parse_boot_facts
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.inventory import Inventory
-from node.design.model import Access, ClusterDesign, Settings
+from node.design.model import Access, AwsPartition, AwsSettings, ClusterDesign, Settings
 from node.design.published import parse_settings
 from node.design.sites import AwsSite
 from operations.aws import __main__
@@ -28,7 +28,6 @@ from tests.support.aws_mocks import (
     LOGIN,
     LUSTRE,
     NFS,
-    OWN,
     aws_design,
     declare,
     ssh_design,
@@ -223,7 +222,9 @@ def test_placement_alone_or_efa_alone_means_one_zone() -> None:
     from dataclasses import replace
 
     base = aws_design().partitions[0]
-    design = aws_design(partitions=(replace(base, efa=1), replace(base, name="p", placement="cluster")))
+    design = aws_design(
+        partitions=(replace(base, aws=AwsPartition(efa=1)), replace(base, name="p", placement="cluster"))
+    )
     where = Zones("a", {"cpu": ("a", "b"), "p": ("b", "a")})
     assert [p.zones for p in with_zones(design, where).partitions] == [("a",), ("b",)]
 
@@ -267,7 +268,7 @@ def test_only_access_by_ssh_gives_a_public_address() -> None:
 
 def test_without_a_nat_gateway_every_host_has_an_address_for_its_way_out() -> None:
     """Users do not log in there. They log in as `access.mode` says."""
-    design = aws_design(hosts=(CONTROLLER, LOGIN), network=replace(OWN, nat=False))
+    design = aws_design(hosts=(CONTROLLER, LOGIN), aws=AwsSettings(nat=False))
     assert counts(head(design))[EIP] == 2
     seen: list[AwsAddresses] = []
     declare(lambda: seen.append(AwsAddresses("s", design, RESOURCES_BY_ROLE)), aws=Machines())
@@ -276,7 +277,7 @@ def test_without_a_nat_gateway_every_host_has_an_address_for_its_way_out() -> No
 
 def test_disks_of_hosts_have_the_customers_key() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
-    disk = head(aws_design(kms_key=key)).inputs("h-controller")["rootBlockDevice"]
+    disk = head(aws_design(aws=AwsSettings(kms_key=key))).inputs("h-controller")["rootBlockDevice"]
     assert (disk["encrypted"], disk["kmsKeyId"]) == (True, key)
 
 

@@ -19,7 +19,7 @@ from infra.aws.identity import (
     policy_size,
 )
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
-from node.design.model import ClusterDesign, Containers, Hook, Package
+from node.design.model import AwsPartition, AwsSettings, ClusterDesign, Containers, Hook, Package
 from tests.support import sentences
 from tests.support.aws_mocks import (
     ACCOUNT,
@@ -47,8 +47,8 @@ VARIANTS = {
     "reserved": aws_design(partitions=(dataclasses.replace(CPU, reservation="cr-1"),)),
     "grouped": aws_design(partitions=(dataclasses.replace(CPU, reservations=("cr-1", "cr-2")),)),
     "own": aws_design(
-        kms_key=f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012",
-        partitions=(CPU, dataclasses.replace(GPU, placement_group="lab")),
+        aws=AwsSettings(kms_key=f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012"),
+        partitions=(CPU, dataclasses.replace(GPU, aws=AwsPartition(efa=1, placement_group="lab"))),
     ),
     "hooks": aws_design(
         hooks=(Hook("compute", "s3://own/hooks/a.sh"), Hook("all", "hooks/b.sh")),
@@ -479,7 +479,7 @@ KMS = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/12345678-1234-1234-1234-123456789012
 def test_a_customers_key_is_for_the_disks_of_nodes_alone() -> None:
     """The controller needs a grant on the key. Without it EC2 ends the machine at its start
     (Client.InternalError)."""
-    design = aws_design(kms_key=KMS)
+    design = aws_design(aws=AwsSettings(kms_key=KMS))
     by_ec2 = {"kms:ViaService": "ec2.eu-west-1.amazonaws.com"}
     grant = {**by_ec2, "kms:GrantIsForAWSResource": "true"}
     assert may("kms:CreateGrant", KMS, design=design, context=grant)
@@ -510,7 +510,11 @@ def test_what_overrides_of_a_launch_template_use_may_be_used_and_nothing_more() 
         "placement": {"host_resource_group_arn": HOSTS},
         "block_device_mappings": [{"device_name": "/dev/sdb", "ebs": {"kms_key_id": KMS}}],
     }
-    design = aws_design(partitions=(dataclasses.replace(CPU, template_overrides=json.dumps(overrides)),))
+    design = aws_design(
+        partitions=(
+            dataclasses.replace(CPU, aws=AwsPartition(launch_template_overrides=json.dumps(overrides))),
+        )
+    )
     by_ec2 = {"kms:ViaService": "ec2.eu-west-1.amazonaws.com"}
     assert may("kms:Decrypt", KMS, design=design, context=by_ec2)
     assert not may("kms:Decrypt", KMS.replace("1234-1234", "9999-1234"), design=design, context=by_ec2)
@@ -521,7 +525,7 @@ def test_what_overrides_of_a_launch_template_use_may_be_used_and_nothing_more() 
 
 
 def test_a_group_by_name_may_be_launched_into_whatever_its_tags() -> None:
-    named = dataclasses.replace(GPU, placement_group="lab p4d")
+    named = dataclasses.replace(GPU, aws=AwsPartition(efa=1, placement_group="lab p4d"))
     design = aws_design(partitions=(CPU, named))
     assert may("ec2:RunInstances", f"{EC2}placement-group/lab p4d", design=design)
     assert not may("ec2:RunInstances", f"{EC2}placement-group/another", design=design, context=OURS)

@@ -11,7 +11,7 @@ from pulumi.runtime import mocks
 from infra.aws.cluster import AwsCluster
 from infra.aws.network import AwsNetwork, Zones, find_zones, security_rules
 from infra.aws.storage import AwsDisks, AwsStorage
-from node.design.model import ClusterDesign, Gp3, Mount
+from node.design.model import AwsPartition, ClusterDesign, Gp3, Mount
 from node.design.sites import MountSource
 from tests.support import sentences
 from tests.support.aws_machines import Machines
@@ -121,7 +121,7 @@ def test_performance_reaches_every_disk() -> None:
     design = dataclasses.replace(
         base,
         hosts=(dataclasses.replace(host, gp3=fast),),
-        partitions=(dataclasses.replace(cpu, gp3=fast), gpu),
+        partitions=(dataclasses.replace(cpu, aws=AwsPartition(gp3=fast)), gpu),
         mounts=(dataclasses.replace(NFS[0], gp3=fast), NFS[1]),
     )
     made = declare(lambda: AwsCluster("x", design), aws=Machines())

@@ -15,9 +15,9 @@ from botocore.validate import ParamValidator
 
 from infra.aws.launch_templates import AwsLaunchTemplates, image_id, interfaces, root_device
 from infra.config import distributions
-from node.design.model import Access, ClusterDesign, Image
+from node.design.model import Access, AwsPartition, AwsSettings, ClusterDesign, Image
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
-from tests.support.aws_mocks import ACCOUNT, CPU, GPU, OWN, aws_design, declare
+from tests.support.aws_mocks import ACCOUNT, CPU, GPU, aws_design, declare
 from tests.support.aws_rules import weaknesses
 from tests.support.recorder import Recorder, counts
 
@@ -233,7 +233,7 @@ def test_templates_have_no_weakness(change: dict[str, Any]) -> None:
 
 def test_a_capacity_block_is_a_market_of_its_own() -> None:
     """Without it EC2 refuses the launch: "The market type (purchasing) option is not valid"."""
-    made = template(reservation="cr-0123456789abcdef0", capacity_block=True)
+    made = template(reservation="cr-0123456789abcdef0", aws=AwsPartition(capacity_block=True))
     assert made["instanceMarketOptions"] == {"marketType": "capacity-block"}
     assert made["capacityReservationSpecification"] == {
         "capacityReservationPreference": "capacity-reservations-only",
@@ -247,7 +247,7 @@ def test_a_capacity_block_is_a_market_of_its_own() -> None:
 
 
 def test_a_group_by_name_is_nobodys_to_make_here() -> None:
-    named = replace(GPU, placement_group="lab p4d")
+    named = replace(GPU, aws=AwsPartition(efa=1, placement_group="lab p4d"))
     recorder = templates(aws_design(partitions=(named,)))
     assert recorder.inputs("f-gpu")["placement"] == {"groupName": "lab p4d"}
     assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 1}
@@ -255,14 +255,14 @@ def test_a_group_by_name_is_nobodys_to_make_here() -> None:
 
 def test_disks_have_the_customers_key() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
-    made = templates(aws_design(kms_key=key)).inputs("f-cpu")
+    made = templates(aws_design(aws=AwsSettings(kms_key=key))).inputs("f-cpu")
     (disk,) = made["blockDeviceMappings"]
     assert (disk["ebs"]["encrypted"], disk["ebs"]["kmsKeyId"]) == ("true", key)
     assert "kmsKeyId" not in template()["blockDeviceMappings"][0]["ebs"]
 
 
 def test_without_a_nat_gateway_a_node_has_a_public_address() -> None:
-    open_air = aws_design(network=replace(OWN, nat=False))
+    open_air = aws_design(aws=AwsSettings(nat=False))
     recorder = templates(open_air)
     for name in ("f-cpu", "f-gpu"):
         (only,) = recorder.inputs(name)["networkInterfaces"]

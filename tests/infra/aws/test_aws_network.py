@@ -11,14 +11,13 @@ import pytest
 from infra.aws.network import AwsNetwork, Zones, security_groups, security_rules
 from infra.clouds import firewall
 from node.design import model
-from node.design.model import Site, SlurmSettings
+from node.design.model import AwsSettings, Site, SlurmSettings
 from tests.support.aws_mocks import (
     EFS,
     EXISTING,
     LOGIN,
     LUSTRE,
     NFS,
-    OWN,
     PUBLIC,
     ZONES,
     aws_design,
@@ -218,7 +217,7 @@ def test_the_public_subnet_is_found_by_its_tags() -> None:
 
 def test_without_a_nat_gateway_the_way_out_is_the_internet_gateway() -> None:
     """The network also has as many ingress rules as with a NAT gateway."""
-    made = network(aws_design(network=dataclasses.replace(OWN, nat=False)))
+    made = network(aws_design(aws=AwsSettings(nat=False)))
     kinds = {key: count for key, count in counts(made).items() if key in OWN_VPC}
     gone = {"aws:ec2/eip:Eip", "aws:ec2/natGateway:NatGateway"}
     assert kinds == {key: count for key, count in OWN_VPC.items() if key not in gone}

@@ -28,7 +28,7 @@ from infra.aws.storage import (
 from infra.clouds.publishing import Bundle
 from infra.config.rules.storage import THROUGHPUT
 from infra.program import mode
-from node.design.model import ClusterDesign, Mount, Settings, Site
+from node.design.model import AwsSettings, ClusterDesign, Mount, Settings, Site
 from node.design.published import parse_settings
 from node.design.sites import AwsSite, MountSource
 from tests.support.aws_mocks import EFS, EXISTING, LUSTRE, NFS, ZONES, aws_design, declare
@@ -106,7 +106,7 @@ def test_storage_is_exactly_these_resources(variant: str) -> None:
 
 def test_disks_have_the_customers_key() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
-    made = storage(aws_design(kms_key=key))
+    made = storage(aws_design(aws=AwsSettings(kms_key=key)))
     disks = [made.inputs(name) for name, kind in made.types().items() if kind == VOLUME]
     assert [disk["kmsKeyId"] for disk in disks] == [key, key]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, get_args
 
 import pytest
@@ -66,9 +65,9 @@ def test_a_key_without_an_effect_is_found() -> None:
 def test_every_field_of_the_design_is_shown_by_one_key(provider: Provider) -> None:
     design = aws_design(hosts=(CONTROLLER, LOGIN))
     there = {
-        f"{section}.{name}"
+        path
         for section, _, part in comparison.parts(design).values()
-        for name in (field.name for field in dataclasses.fields(part))
+        for path, _, _ in comparison.values(section, part, part)
     }
     there -= {f"cluster.{name}" for name in ("hosts", "partitions", "mounts", "batch", *comparison.SECTIONS)}
     shown = [field for row in changes.table(provider).values() for field in row.fields]

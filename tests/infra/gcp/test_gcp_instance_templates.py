@@ -12,7 +12,7 @@ import pytest
 
 from infra.gcp.instance_templates import LONGEST_PREFIX, GcpInstanceTemplates, image_id, prefix
 from infra.gcp.policies import permissions
-from node.design.model import Accelerator, ClusterDesign, Image, Partition
+from node.design.model import Accelerator, ClusterDesign, GcpPartition, Image, Partition
 from node.elastic.drivers.gce.names import NAME_LENGTH
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
@@ -102,7 +102,7 @@ def test_a_template_is_whole_but_for_zone_and_name() -> None:
 
 
 def test_disk_and_processors_that_the_stack_file_asks_for() -> None:
-    made = template(disk_type="pd-ssd", min_cpu_platform="Intel Skylake")
+    made = template(gcp=GcpPartition(disk_type="pd-ssd", min_cpu_platform="Intel Skylake"))
     assert made["disks"][0]["diskType"] == "pd-ssd"
     assert made["minCpuPlatform"] == "Intel Skylake"
 
@@ -131,7 +131,7 @@ def test_a_machine_that_always_has_its_gpus_names_none() -> None:
 @pytest.mark.parametrize("kind", ["SEV", "SEV_SNP", "TDX"])
 def test_a_confidential_node_is_stopped_for_maintenance(kind: str) -> None:
     overrides = json.dumps({"confidential_instance_config": {"confidential_instance_type": kind}})
-    made = template(template_overrides=overrides)
+    made = template(gcp=GcpPartition(instance_template_overrides=overrides))
     assert made["scheduling"]["onHostMaintenance"] == "TERMINATE", "the template is made, and no node starts"
     assert made["confidentialInstanceConfig"] == {"confidentialInstanceType": kind}
 
@@ -173,13 +173,15 @@ def test_a_shared_reservation_is_named_with_its_project() -> None:
     """Its form is that of Compute Engine's ReservationAffinity.values."""
     shared = "projects/other-lab/reservations/ours"
     assert template(reservation=shared)["reservationAffinity"]["specificReservation"]["values"] == [shared]
-    placed = template(reservation=shared, placement_policy="its-policy")
+    placed = template(reservation=shared, gcp=GcpPartition(placement_policy="its-policy"))
     assert placed["resourcePolicies"].startswith("projects/other-lab/regions/"), "a policy of the owner's"
 
 
 def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
     """slurm-gcp does the same (`update_reservation_props`): the reservation's own policies, and no others."""
-    own = replace(CLOSE, placement="none", reservation="close", placement_policy="its-policy")
+    own = replace(
+        CLOSE, placement="none", reservation="close", gcp=GcpPartition(placement_policy="its-policy")
+    )
     recorder = templates(own)
     assert counts(recorder) == {COMPONENT: 1, TEMPLATE: 1}
     inputs = recorder.inputs("f-cpu")
@@ -190,7 +192,7 @@ def test_the_policy_of_a_reservation_is_used_and_not_made() -> None:
 
 
 def test_secure_boot_is_the_partitions_choice() -> None:
-    assert template(secure_boot=True)["shieldedInstanceConfig"]["enableSecureBoot"] is True
+    assert template(gcp=GcpPartition(secure_boot=True))["shieldedInstanceConfig"]["enableSecureBoot"] is True
 
 
 def test_a_partition_with_an_open_metadata_address_has_another_template() -> None:

@@ -24,6 +24,7 @@ from infra.aws import access
 from infra.clouds.commands import ClusterRef, WaitRequest
 from infra.config import provider_settings
 from infra.errors import EXIT_REFUSED, UserError
+from node.design.model import AwsSettings
 from operations.aws import __main__ as verbs
 from operations.aws import account, identity
 from operations.aws.batch import __main__ as batch_verbs
@@ -91,7 +92,7 @@ def looked(check: str) -> Callable[[ClusterRef], object]:
             aws_design(),
             region=REGION,
             provider_settings=where.provider_settings,
-            permissions_boundary=BOUNDARY,
+            aws=AwsSettings(permissions_boundary=BOUNDARY),
         )
         design = replace(design, access=replace(design.access, key="mine"))
         return [
