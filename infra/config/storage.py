@@ -219,5 +219,6 @@ class StorageConfig(Section):
         None, description="The disk with Slurm's state (controller.state: kept)."
     )
     local_scratch: Annotated[
-        LocalScratch | None, effect(clouds=Kind.RENEWED, design=("partitions.local_ssds",))
+        LocalScratch | None,
+        effect(aws=Outcome(Kind.RENEWED, design=()), gcp=Kind.RENEWED, design=("partitions.local_ssds",)),
     ] = Field(None, description="Each compute node's own NVMe disks.")

@@ -276,7 +276,6 @@ def test_existing_networks_are_named_by_their_ids() -> None:
         "vpc": "vpc-12345678",
         "public_subnet": "subnet-12345678",
         "private_subnets": ("subnet-12345679",),
-        "nat": True,
     }
     gcp = {"network": "lab", "subnetwork": "nodes"}
     network = made("gcp", {"network": {"gcp": gcp, "zones": ["europe-west4-a"]}}).network

@@ -126,14 +126,23 @@ def test_settings_that_version_1_has_published_are_read() -> None:
     )
     gpu, cpu = amazon.design.partitions
     assert gpu.aws == AwsPartition(
-        4, True, "lab-p4d", Gp3(6000, 500), ("sg-0123456789abcdef1",),
-        '{"instance_initiated_shutdown_behavior": "terminate"}',
-    )  # fmt: skip
+        efa=4,
+        capacity_block=True,
+        placement_group="lab-p4d",
+        gp3=Gp3(6000, 500),
+        security_groups=("sg-0123456789abcdef1",),
+        launch_template_overrides='{"instance_initiated_shutdown_behavior": "terminate"}',
+    )
     assert (cpu.aws, cpu.gcp, gpu.gcp) == (AwsPartition(), GcpPartition(), GcpPartition())
     assert google.design.aws == AwsSettings()
     (gpu,) = google.design.partitions
     assert gpu.gcp == GcpPartition(
-        True, "close", "pd-ssd", "Intel Skylake", ("lab", "gpu"), '{"can_ip_forward": true}'
+        secure_boot=True,
+        placement_policy="close",
+        disk_type="pd-ssd",
+        min_cpu_platform="Intel Skylake",
+        network_tags=("lab", "gpu"),
+        instance_template_overrides='{"can_ip_forward": true}',
     )
     for name, settings in (("aws", amazon), ("gcp", google)):
         assert settings.api_version == SETTINGS_VERSION

@@ -29,10 +29,12 @@ MADE = {
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the files, with what the command would start instead of pytest."""
+    """A copy of the files, up to date."""
     for name in generate.FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(generate.ROOT / name, tmp_path / name)
+    for name, text in generate.outdated().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     outdated = generate.outdated
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "outdated", lambda: outdated(tmp_path))

@@ -145,7 +145,7 @@ def test_a_plan_of_a_large_machine(name: str, tmp_path: Path) -> None:
         if r["name"].endswith("-bundle-settings")
     ]
     assert settings["design"]["partitions"][0]["accelerator"]["gres"] == gres
-    assert settings["design"]["partitions"][0]["efa"] == cards
+    assert settings["design"]["partitions"][0]["aws"]["efa"] == cards
 
 
 def test_b200s_need_an_image_with_their_subnet_manager() -> None:

@@ -16,6 +16,7 @@ from botocore.validate import ParamValidator
 from infra.aws.launch_templates import AwsLaunchTemplates, image_id, interfaces, root_device
 from infra.config import distributions
 from node.design.model import Access, AwsPartition, AwsSettings, ClusterDesign, Image
+from tests.support import varied
 from tests.support.aws_machines import AMI, RESOURCES_BY_ROLE, Machines
 from tests.support.aws_mocks import ACCOUNT, CPU, GPU, aws_design, declare
 from tests.support.aws_rules import weaknesses
@@ -36,6 +37,13 @@ def templates(design: ClusterDesign, *, preview: bool = False) -> Recorder:
 def template(**changes: Any) -> dict[str, Any]:
     """The template of one partition with these changes."""
     return templates(aws_design(partitions=(replace(CPU, **changes),))).inputs("f-cpu")
+
+
+def test_nodes_retire_for_their_launch_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    made = varied.renewed(
+        GPU, "aws", lambda one: templates(aws_design(partitions=(one,))).inputs(f"f-{one.name}")
+    )
+    assert {"partitions.instance_type", "partitions.aws.efa", "partitions.cpus"} <= made
 
 
 @pytest.mark.parametrize("preview", [False, True])
@@ -221,7 +229,10 @@ def test_all_nodes_get_the_same_user_data() -> None:
     assert "--role compute" in base64.b64decode(first).decode()
 
 
-@pytest.mark.parametrize("change", [{}, {"efa": 1}, {"efa": 4}, {"spot": True}, {"placement": "cluster"}])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"aws": AwsPartition()}, {"aws": AwsPartition(efa=4)}, {"spot": True}, {"placement": "cluster"}],
+)
 def test_templates_have_no_weakness(change: dict[str, Any]) -> None:
     recorder = templates(aws_design(partitions=(replace(GPU, **change),)))
     resources = [

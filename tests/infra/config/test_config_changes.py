@@ -25,11 +25,11 @@ DERIVED = {
 }  # fmt: skip
 """Fields of the design that follow from others, or for which each provider has its own rule."""
 RULED: dict[Provider, set[str]] = {
-    "aws": {"partitions.zones", "network.zones"},
+    "aws": {"partitions.zones", "network.zones", "partitions.local_ssds"},
     "gcp": {"partitions.zones", "network.zones", "network.public_cidr", "network.private_cidr"},
     "local": set(),
 }
-"""Those for which a provider has a rule (`cli.providers`), or that change with another key there."""
+"""Those for which a provider has a rule (`cli.providers`), or that it does not use."""
 
 
 def silent(model: type[BaseModel]) -> list[str]:

@@ -14,6 +14,7 @@ from infra.gcp.instance_templates import LONGEST_PREFIX, GcpInstanceTemplates, i
 from infra.gcp.policies import permissions
 from node.design.model import Accelerator, ClusterDesign, GcpPartition, Image, Partition
 from node.elastic.drivers.gce.names import NAME_LENGTH
+from tests.support import varied
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CPU, GPU, declare, gcp_design
 from tests.support.gcp_rules import weaknesses
@@ -36,6 +37,11 @@ def templates(*partitions: Partition, preview: bool = False, **changes: Any) -> 
 def template(**changes: Any) -> dict[str, Any]:
     """The template of one partition with these changes."""
     return templates(replace(CPU, **changes)).inputs("f-cpu")
+
+
+def test_nodes_retire_for_their_template_and_their_line_in_slurm_conf_and_nothing_else() -> None:
+    made = varied.renewed(CLOSE, "gcp", lambda one: templates(one).inputs(f"f-{one.name}"))
+    assert {"partitions.instance_type", "partitions.gcp.secure_boot", "partitions.cpus"} <= made
 
 
 @pytest.mark.parametrize("preview", [False, True])
