@@ -7,8 +7,8 @@ given is changed. Providers iterate the design and decide nothing about Slurm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
 
 from infra.config import StackConfig, accounting, distributions, overrides
 from infra.config.cluster import (
@@ -20,7 +20,7 @@ from infra.config.cluster import (
     OwnImageConfig,
     PartitionConfig,
 )
-from infra.config.fields import clock, time_limit_seconds
+from infra.config.fields import Section, clock, time_limit_seconds
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
 from node.design import model, time_limits
@@ -28,6 +28,7 @@ from node.design.health import Health
 from node.design.model import Batch, LocalCloud, Package
 from node.system import codec
 
+T = TypeVar("T")
 DEFAULT_MACHINE = {"aws": "m5.large", "gcp": "n1-standard-2", "local": "local.small"}
 DEFAULT_DISK_GIB = 50
 SYSTEM_GIB = 8
@@ -280,23 +281,30 @@ def _partition(
         open_metadata=partition.open_metadata,
         sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
         tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
-        aws=model.AwsPartition(
+        aws=_section(
+            model.AwsPartition,
+            aws,
             efa=machine.efa if aws.efa else 0,
-            capacity_block=aws.capacity_block,
-            placement_group=aws.placement_group,
             gp3=gp3_of(aws.gp3),
-            security_groups=tuple(aws.security_groups),
             launch_template_overrides=overrides.as_json(aws.launch_template_overrides),
         ),
-        gcp=model.GcpPartition(
-            secure_boot=gcp.secure_boot,
-            placement_policy=gcp.placement_policy,
-            disk_type=gcp.disk_type,
-            min_cpu_platform=gcp.min_cpu_platform,
-            network_tags=tuple(gcp.network_tags),
+        gcp=_section(
+            model.GcpPartition,
+            gcp,
             instance_template_overrides=overrides.as_json(gcp.instance_template_overrides),
         ),
     )
+
+
+def _section(kind: type[T], given: Section, **computed: Any) -> T:
+    """Return a section of the design that has what the section of the stack file has under the same names.
+
+    Args:
+        computed: The fields with another value than the stack file's.
+    """
+    names = {field.name for field in fields(cast(Any, kind))} - computed.keys()
+    made: Any = codec.from_json(kind, given.model_dump(include=names))
+    return cast(T, replace(made, **computed))
 
 
 def _sockets(sockets: int, cpus: int) -> int:
@@ -352,9 +360,9 @@ def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -
 
 def _of_aws(cluster: ClusterConfig) -> model.AwsSettings:
     """Return what only AWS has; somebody's own network reaches the internet in a way of its own."""
-    given = (cluster.aws or AwsConfig()).model_dump()
-    foreign = cluster.provider != "aws" or cluster.network.aws is not None
-    return model.AwsSettings(**(given | {"nat": True} if foreign else given))
+    given = cluster.aws or AwsConfig()
+    own = cluster.provider == "aws" and cluster.network.aws is None
+    return _section(model.AwsSettings, given, nat=given.nat or not own)
 
 
 def _network(cluster: ClusterConfig) -> model.Network:

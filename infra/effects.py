@@ -1,7 +1,8 @@
 """What a change of a key does to a cluster that is up: the words in which each field of a stack file says it.
 
 A field has its effect among the metadata of its type, `efa: Annotated[bool, effect(aws=Kind.RENEWED)]`.
-`infra.config.changes` makes each provider's table of them.
+`infra.config.changes` makes each provider's table of them. The facts of instance types say theirs, too, so
+this module imports nothing of `infra.config`.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def crossing(file: str, text: str | None = None) -> set[str]:
     """Return our folders that a file imports, but may not. The file need not exist if `text` is given."""
     there = imports(ROOT / file) if text is None else _imports_of(text, file)
     names = {name.partition(".")[0] for name, _ in there}
-    return (names & {*CODE, "tests"}) - IMPORTS[file.partition("/")[0]]
+    return (names & {*CODE, "tests", "tools"}) - IMPORTS[file.partition("/")[0]]
 
 
 def test_a_folders_code_imports_what_runs_where_it_runs() -> None:
@@ -101,6 +101,7 @@ def test_the_table_finds_an_import_that_crosses() -> None:
     assert crossing("__main__.py", "from cli import providers\nfrom infra import providers\n") == {"cli"}
     assert crossing("operations/x.py", "from cli import main\n") == {"cli"}
     assert crossing("infra/x.py", "from operations import ssh\n") == {"operations"}
+    assert crossing("cli/x.py", "from tools import generate\n") == {"tools"}
     assert crossing("cli/x.py", "from localcloud import isolation\nfrom node import rpc\n") == set()
 
 

@@ -66,7 +66,7 @@ def table(provider: Provider) -> Mapping[str, Row]:
     The order is that of the stack file: first the keys of the cluster's location, last the benchmark. `*` in
     a key stands for home, apps, scratch and state.
     """
-    found = {key: _row(key, effect, provider) for key, effect in effects().items()}
+    found = {key: _row(key, said, provider) for key, said in effects().items()}
     taken = {name for row in found.values() if row.used for name in row.fields}
     for key, row in found.items():
         if not row.used:
