@@ -42,7 +42,8 @@ IDS = {IDS}
 class Cloud(pulumi.runtime.Mocks):
     def new_resource(self, args):
         if args.typ == "slurm-stacks:index:SlurmCluster":
-            print(json.dumps([args.name, args.inputs]))
+            # One write: the mocks make resources in threads side by side.
+            print(json.dumps([args.name, args.inputs]) + "\\n", end="")
             return "", {{**args.inputs, "cluster": {{"name": args.name}}}}
         return IDS.get(args.name, args.name), {{**args.inputs, "bucket": args.name}}
 
