@@ -135,6 +135,7 @@ def down(
     """Destroy a stack, then look for leftovers."""
     from cli.commands.operate import agree, take_down
     from cli.console.progress import Console
+    from operations.access import StackUp
 
     console = Console()
     if cluster is not None:
@@ -143,7 +144,7 @@ def down(
         list_clusters.take_down(cluster, console, lambda name, jobs: agree(name, console, yes, jobs))
         return
     try:
-        name: str = load(stack).cluster.provider
+        up = StackUp.of(stack, load(stack))
     except UserError as error:
         # A cluster that is up comes down whatever its stack file says by now.
         from cli.providers import provider
@@ -151,13 +152,13 @@ def down(
         found = provider.of_cluster(stack)
         if found is None:
             raise
-        name, which = found, "local cluster" if found == "local" else "cluster"
+        up, which = StackUp(stack, found), "local cluster" if found == "local" else "cluster"
         console.say(
             f"{error}\n`down` does not need the file: it destroys the {which} of stack {stack.name}.",
             "yellow",
         )
-    take_down(stack, name, console, yes=yes)
-    if name == "local":
+    take_down(up, console, yes=yes)
+    if up.provider == "local":
         from cli.providers.local import clusters
 
         for text in clusters.gone_messages():
@@ -204,9 +205,15 @@ def plan(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
 @app.command()
 def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_output: Json = False) -> None:
     """Show nodes, jobs, why any of them waits, and the cost so far."""
-    from cli.providers.login_machine import show_cluster_status
+    from cli.providers import provider
 
-    show_cluster_status(load_up(stack, outputs), as_json=json_output)
+    known = load_up(stack, outputs)
+    chosen = provider.of(known)
+    found = chosen.status(known)
+    if json_output:
+        print(json.dumps(found, indent=1))
+    else:
+        chosen.show_status(known, found)
 
 
 @app.command(
@@ -218,9 +225,10 @@ def execute(
     outputs: OutputsOption = None,
 ) -> None:
     """Run a command on the login machine: ./cluster exec -- squeue"""
-    from cli.providers.login_machine import replace_process
+    from cli.providers import login_machine, provider
 
-    replace_process(load_up(stack, outputs), command)
+    known = load_up(stack, outputs)
+    login_machine.replace_process(provider.machine(known, "exec"), known, command)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -233,14 +241,15 @@ def ssh(
     outputs: OutputsOption = None,
 ) -> None:
     """Open a shell on the login machine."""
-    from cli.providers.login_machine import read_terminal, replace_process
+    from cli.providers import login_machine, provider
 
     known = load_up(stack, outputs)
     if outputs is not None and not command:
-        read_terminal(outputs)
+        login_machine.read_terminal(outputs)
     shell = sys.stdin.isatty() and not command
-    greeting = f"Slurm's commands act on {known.named} here; `exit` leaves."
-    replace_process(known, ["sh", "-c", " ".join(command)] if command else [], greeting if shell else "")
+    greeting = f"Slurm's commands act on {known.named} here; `exit` leaves." if shell else ""
+    words = ["sh", "-c", " ".join(command)] if command else []
+    login_machine.replace_process(provider.machine(known, "ssh"), known, words, greeting)
 
 
 @app.command()
@@ -370,9 +379,11 @@ def run_sweep(
     and go on without this command: interrupt it as you like, and `./cluster run` without numbers watches the
     sweep that is under way. The cluster must be up.
     """
-    from cli.commands.sweep import command as sweep
     from cli.console.progress import Console
+    from cli.providers import provider
+    from cli.providers.interface import Runs
     from operations import packages
+    from operations.access import StackUp
 
     if cancel and any(given is not None for given in (nodes, repeat, partition, gpus)):
         raise UserError(
@@ -380,11 +391,14 @@ def run_sweep(
             EXIT_USAGE,
             code="sweep.cancel-alone",
         )
-    if cancel:
-        sweep.cancel(stack, load(stack), Console())
-    else:
+    if not cancel:
         packages.provide("report")
-        sweep.run(stack, load(stack), Console(), nodes=nodes, repeat=repeat, partitions=partition, gpus=gpus)
+    known = StackUp.of(stack, load(stack))
+    chosen = provider.of(known)
+    if cancel:
+        chosen.cancel(known, Console())
+    else:
+        chosen.run(known, Console(), Runs(nodes, repeat, partition, gpus))
 
 
 @app.command(short_help="Make plots and a table: our results beside the published ones.")
@@ -396,11 +410,11 @@ def report(
     ] = None,
 ) -> None:
     """Make a page with plots and a table: our results beside the published ones."""
-    from cli.commands import report as reports
+    from cli.commands.report import command as reports
     from operations import packages
 
     packages.provide("report")
-    files = reports.make(stack, output, project=project())
+    files = reports.make(stack, output, project())
     print(files.page)
     print(files.table)
 
@@ -425,9 +439,10 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs as they grow.")] = False,
 ) -> None:
     """Show the last lines of the controller, of a node and its boot, of a job."""
-    from cli.commands import logs as log_files
+    from cli.providers import provider
 
-    status = log_files.show(load_up(stack, outputs), what, lines=lines, follow=follow)
+    known = load_up(stack, outputs)
+    status = provider.of(known).logs(known, what, lines=lines, follow=follow)
     if status == EXIT_INTERRUPTED:
         # Without a message, because Ctrl-C is the normal end of following.
         os._exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shlex
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from infra.program.stack import Stack
 if TYPE_CHECKING:
     from infra.config import StackConfig
     from infra.outputs.contract import ClusterOutput
+    from node.design.model import ClusterDesign
 
 TOOL = "slurm-stacks"
 """The name of the cluster's own command on its login machine."""
@@ -51,7 +53,7 @@ class Published:
     cluster: ClusterOutput
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StackUp:
     """What a command needs to know of a stack whose cluster is up.
 
@@ -71,6 +73,25 @@ class StackUp:
     def of(cls, stack: Stack, config: StackConfig) -> StackUp:
         """Return a stack whose file has no mistakes."""
         return cls(stack, config.provider, config)
+
+    @property
+    def scheduler(self) -> str:
+        """Slurm | batch, as the stack file says; `slurm` where that has mistakes."""
+        return "slurm" if self.config is None else self.config.cluster.scheduler
+
+    @functools.cached_property
+    def design(self) -> ClusterDesign:
+        """The design of the stack file, which is made once.
+
+        Raises:
+            UserError: The file has mistakes.
+        """
+        from infra.config import load_file
+        from infra.design import design
+        from infra.instance_types.catalog import catalog
+
+        config = self.config or load_file(self.stack.file, self.stack.project)
+        return design(config, catalog())
 
     @property
     def named(self) -> str:

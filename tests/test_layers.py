@@ -19,6 +19,7 @@ LAYERS = ("infra", "operations", "cli")
 ROOMS = ("infra", "operations", "cli/providers")
 """Where each of these has a folder for each provider."""
 PROVIDERS = [f"{room.replace('/', '.')}.{name}" for room in ROOMS for name in ("local", "aws", "gcp")]
+PROVIDERS += ["cli.providers.batch"]
 OF_CLOUDS = tuple(f"{room}/{name}/" for room in ROOMS for name in ("aws", "gcp"))
 OF_CLOUDS += ("cli/providers/batch/",)
 IMPORTS = {
@@ -302,6 +303,8 @@ def test_providers_do_not_know_each_other() -> None:
         assert found(f"infra/{own}", *others) == []
         assert found(f"operations/{own}", *others) == []
         assert found(f"cli/providers/{own}", *others, "cli.main", "cli.commands.operate") == []
+    # AWS Batch is on AWS, which does not know it.
+    assert found("cli/providers/batch", "cli.providers.local", "cli.providers.gcp", "cli.main") == []
     for folder in ("infra/local", "operations/local", "cli/providers/local"):
         assert found(folder, *CLOUD_SDKS) == []
     assert found("node/aws", "node.gcp") == []
@@ -378,6 +381,19 @@ def test_providers_are_named_where_one_is_chosen_alone() -> None:
     own = (*OF_CLOUDS, *(f"{room}/local/" for room in ROOMS))
     elsewhere = {file for file in named - choosers if not file.startswith(own)}
     assert all(re.fullmatch(r"cli/(commands/)?[^/]+", file) for file in elsewhere), elsewhere
+
+
+def test_no_command_asks_for_the_scheduler() -> None:
+    """The provider that is chosen by it answers."""
+    asking = {
+        str(path.relative_to(ROOT)): node.lineno
+        for path in [*(ROOT / "cli" / "commands").rglob("*.py"), *(ROOT / "cli").glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and (node.attr == "scheduler" or ast.unparse(node).endswith(("cluster.batch", "design.batch")))
+    }
+    # What Slurm a file gets; what outputs of others say before a provider is asked.
+    assert {*asking} == {"cli/commands/init/choices.py", "cli/slurm_release.py", "cli/outputs.py"}
 
 
 def test_nothing_of_ours_does_work_at_import() -> None:

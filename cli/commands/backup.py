@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from cli.console.progress import Console
 from cli.engine import state
 from cli.providers import login_machine, provider
+from cli.providers.interface import HasController, need
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.files import named
 from node.backup import archive
@@ -43,12 +44,12 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     Raises:
         UserError: It was not taken; there is no file then.
     """
-    _refuse_batch(up, "backup")
+    controller = _controller(up, "backup")
     with state.locked(up.stack, "backup", shared=True):
-        return _make(up, file, bucket=bucket)
+        return _make(controller, up, file, bucket=bucket)
 
 
-def _make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
+def _make(controller: HasController, up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     if bucket:
         if file is not None:
             raise UserError(
@@ -56,7 +57,7 @@ def _make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
                 EXIT_USAGE,
                 code="backup.two-places",
             )
-        return _answer(up, ["backup", "--bucket"])
+        return _answer(controller, up, ["backup", "--bucket"])
     folder = Path() if file is None else file.parent
     if file is not None and file.exists():
         raise UserError(f"{file} exists: name another file, or remove it", EXIT_USAGE, code="backup.exists")
@@ -67,7 +68,7 @@ def _make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
     draft = Path(name)
     try:
         with named(file or folder), os.fdopen(handle, "wb") as target:
-            _run(up, ["backup"], output=target)
+            _run(controller, up, ["backup"], output=target)
             target.flush()
             os.fsync(target.fileno())
         try:
@@ -91,8 +92,7 @@ def list_all(up: StackUp) -> dict[str, Any]:
     Raises:
         UserError: There is no bucket, or it cannot be listed.
     """
-    _refuse_batch(up, "backup")
-    return _answer(up, ["backup", "--list"])
+    return _answer(_controller(up, "backup"), up, ["backup", "--list"])
 
 
 def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
@@ -106,17 +106,18 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
     Raises:
         UserError: It is refused and nothing was changed, or the controller's boot failed with it.
     """
-    _refuse_batch(up, "restore")
+    controller = _controller(up, "restore")
     with state.locked(up.stack, "restore"):
-        return _restore(up, source, bucket=bucket, replace=replace)
+        return _restore(controller, up, source, bucket=bucket, replace=replace)
 
 
-def _restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
+def _restore(
+    controller: HasController, up: StackUp, source: str | None, *, bucket: bool, replace: bool
+) -> dict[str, Any]:
     options = ["--replace"] if replace else []
     if bucket:
-        return _answer(
-            up, ["restore", f"--bucket={source}" if source else "--bucket", *options], booting=True
-        )
+        words = ["restore", f"--bucket={source}" if source else "--bucket", *options]
+        return _answer(controller, up, words, booting=True)
     if source is None:
         raise UserError(
             "name the backup's file, or take the newest in the bucket with --bucket",
@@ -133,7 +134,7 @@ def _restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) ->
         raise UserError(f"{source}: there is no such file here", EXIT_USAGE, code="restore.no-file") from None
     with stream:
         # A controller whose boot fails with what was restored is helped by another restore only.
-        return _answer(up, ["restore", *options], stream, booting=True)
+        return _answer(controller, up, ["restore", *options], stream, booting=True)
 
 
 def cancel(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> dict[str, Any]:
@@ -142,34 +143,34 @@ def cancel(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> d
     Raises:
         UserError: A backup is named, too; there is no restore, or it is in its place.
     """
-    _refuse_batch(up, "restore")
+    controller = _controller(up, "restore")
     if source is not None or bucket or replace:
         raise UserError(
             "--cancel gives up the restore that is under way: it takes no backup and no other option",
             EXIT_USAGE,
             code="restore.cancel-alone",
         )
-    return _answer(up, ["restore", "--cancel"], booting=True)
+    return _answer(controller, up, ["restore", "--cancel"], booting=True)
 
 
-def _refuse_batch(up: StackUp, verb: str) -> None:
-    if provider.scheduler(up.stack, up.config) is not None:
-        raise UserError(
-            f"{verb} is for Slurm's state, and AWS Batch keeps its own",
-            EXIT_REFUSED,
-            code="backup.batch",
-        )
+def _controller(up: StackUp, verb: str) -> HasController:
+    return need(provider.of(up), HasController, up, verb)
 
 
 def _answer(
-    up: StackUp, words: Sequence[str], text: IO[bytes] | None = None, *, booting: bool = False
+    controller: HasController,
+    up: StackUp,
+    words: Sequence[str],
+    text: IO[bytes] | None = None,
+    *,
+    booting: bool = False,
 ) -> dict[str, Any]:
     """Return the command's answer.
 
     Raises:
         UserError: It failed, or answers in a form that this version does not know.
     """
-    answer = _run(up, words, text=text, booting=booting)
+    answer = _run(controller, up, words, text=text, booting=booting)
     try:
         found = foreign.parse_strictly(answer)
         if not isinstance(found, dict):
@@ -183,6 +184,7 @@ def _answer(
 
 
 def _run(
+    controller: HasController,
     up: StackUp,
     words: Sequence[str],
     *,
@@ -200,7 +202,7 @@ def _run(
     Raises:
         UserError: It failed; the message and the code are its own.
     """
-    command = provider.load(up.provider).on_controller(up, [TOOL, *words], booting=booting)
+    command = controller.on_controller(up, [TOOL, *words], booting=booting)
     console = Console()
     failure: dict[str, str] = {}
 

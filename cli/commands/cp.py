@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.providers import provider
+from cli.providers.interface import HasFilesHere
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from operations import openssh, pages, programs
 from operations.access import Inside
@@ -63,7 +64,7 @@ def stanza(up: StackUp) -> str:
     Raises:
         UserError: Exit 3; the stack has no SSH server.
     """
-    target = provider.load(up.provider).ssh(up)
+    target = provider.machine(up, "ssh-config").ssh(up)
     known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
     return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
 
@@ -92,8 +93,7 @@ def _send(up: StackUp, sources: Sequence[str], goal: str) -> None:
     for path in sources:
         if not Path(path).exists():
             raise UserError(f"{path}: there is no such file here", code="cp.no-local-file")
-    chosen = provider.load(up.provider)
-    files = chosen.files_here(up)
+    files = _files_here(up)
     if isinstance(files, Inside):
         send_inside(files, [str(Path(path)) for path in sources], goal)
         return
@@ -120,7 +120,7 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
     parent = Path(last).absolute().parent
     if not parent.is_dir():
         raise UserError(f"{last}: there is no folder {parent} here", code="cp.no-local-folder")
-    files = provider.load(up.provider).files_here(up)
+    files = _files_here(up)
     if isinstance(files, Inside):
         fetch_inside(files, sources, last)
         return
@@ -130,6 +130,12 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
         return
     goal = f"{Path(last).absolute()}{'/' * last.endswith('/')}"
     _scp(up, [f"{LOGIN}:{path}" for path in sources], goal)
+
+
+def _files_here(up: StackUp) -> Files | Inside | None:
+    """Where the login machine's files are on this machine; `None` if they are elsewhere."""
+    chosen = provider.of(up)
+    return chosen.files_here(up) if isinstance(chosen, HasFilesHere) else None
 
 
 def _matching(files: Files, source: str) -> list[str]:
@@ -161,7 +167,7 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
 
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
-    target = provider.load(up.provider).ssh(up)
+    target = provider.machine(up, "cp").ssh(up)
     known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
     words = [*openssh.scp_arguments(target, known), *sources, goal]
     # scp shows its progress on standard output if that is a terminal.

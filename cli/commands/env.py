@@ -61,14 +61,16 @@ def make(
     from cli.console.progress import Console
     from cli.engine import state
     from cli.providers import provider
+    from cli.providers.interface import MakesEnvironments, need
 
     if not requirements.is_file():
         raise UserError(
             f"{requirements}: there is no such file", EXIT_USAGE, code="environment.no-requirements"
         )
-    chosen = provider.load(load_up(stack).provider)
+    up = load_up(stack)
+    maker = need(provider.of(up), MakesEnvironments, up, requirements.name)
     with state.locked(stack, "env make", shared=True):
-        environment = chosen.make_environment(stack, requirements.resolve())
+        environment = maker.make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")
 
@@ -79,9 +81,10 @@ def environments(up: StackUp) -> list[dict[str, Any]]:
     Raises:
         UserError: The cluster is not up or does not answer.
     """
-    from cli.providers.login_machine import tool
+    from cli.providers import login_machine, provider
 
-    found: list[dict[str, Any]] = json.loads(tool(up, "environments"))
+    answer = login_machine.tool(provider.machine(up, "env list"), up, "environments")
+    found: list[dict[str, Any]] = json.loads(answer)
     known = _known(up.stack)
     return [{**environment, "source": known.get(environment["name"])} for environment in found]
 

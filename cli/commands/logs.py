@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from cli.providers import provider
+from cli.providers.interface import HasFilesHere, HasLoginMachine
 from cli.providers.login_machine import environment_of
 from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from node.logs import show as here
@@ -17,13 +17,14 @@ from operations.access import TOOL
 from operations.signals import handled_signals
 
 if TYPE_CHECKING:
+    from node.design.model import Settings
     from operations.access import Command, StackUp
 
 BROKEN = 126
 """The status of a tool that cannot be run or has no `logs`: it is older, or its interpreter is missing."""
 
 
-def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
+def show(machine: HasLoginMachine, up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     """Print the last lines of the logs of the controller, a node or a job.
 
     Args:
@@ -37,27 +38,28 @@ def show(up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
     Raises:
         UserError: The cluster is not up.
     """
-    if (scheduler := provider.scheduler(up.stack, up.config)) is not None:
-        return scheduler.logs(what, lines=lines, follow=follow)
-    chosen = provider.load(up.provider)
     what = what or CONTROLLER
     arguments = [TOOL, "logs", what, f"--lines={lines}", *(["--follow"] if follow else [])]
     try:
-        status = _run(chosen.access(up, arguments, tty=False))
+        status = _run(machine.access(up, arguments, tty=False))
         why = "the login machine's own tool for logs does not work"
     except UserError as error:
         # The cluster is not up, half up, or its controller is dead; its files may still exist.
-        settings = chosen.settings_here(up)
+        settings = _settings(machine, up)
         if settings is None:
             raise
         status, why = BROKEN, str(error)
     if status != BROKEN:
         return status
-    settings = chosen.settings_here(up)
+    settings = _settings(machine, up)
     if settings is None:
         raise UserError(f"{why}. {up.up_again('brings it up to date')}.", code="logs.tool-broken")
     print(f"{why}\nThese are the last lines of its log files:\n", file=sys.stderr)
     return here.run(Cluster(settings), what, lines=lines, follow=follow)
+
+
+def _settings(machine: HasLoginMachine, up: StackUp) -> Settings | None:
+    return machine.settings_here(up) if isinstance(machine, HasFilesHere) else None
 
 
 def _run(command: Command) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,17 +14,24 @@ import typer
 
 from cli import results, slurm_release
 from cli.commands import runs, shared_cores
-from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.engine import interrupt, preview
 from cli.hints import hint, left_over
-from cli.providers import login_machine, provider
+from cli.providers import provider
+from cli.providers.interface import (
+    ChecksItsEnd,
+    ExplainsFailures,
+    InstallsHere,
+    KeepsStorage,
+    KnowsMachines,
+    PlansChanges,
+    SharesCores,
+)
 from infra import cost
 from infra.additions import additions, bake_time
-from infra.benchmark import BenchmarkRun
 from infra.config.advice import warnings
-from infra.design import benchmark_design, design
-from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
+from infra.design import benchmark_design
+from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.slurm.phases import Phase, phase
@@ -38,17 +44,13 @@ if TYPE_CHECKING:
     from cli.changes.jobs import Job
     from cli.engine import Runner
     from cli.engine.plan import Plan
-    from cli.providers.provider import Provider
+    from cli.providers.interface import Provider
     from infra.config import StackConfig
     from node.design.model import BenchmarkDesign, ClusterDesign
     from operations.access import Outputs
 
 POLL_SECONDS = 2.0
-SUBMIT = "-benchmark-job"
-"""The end of the name of the resource that submits the benchmark."""
 SETTLE_SECONDS = 15.0
-PATIENCE_SECONDS = 60.0
-"""How long a controller may fail to answer while this program waits for a job."""
 
 
 class Made(TypedDict):
@@ -80,7 +82,6 @@ class Request:
     """
 
     up: StackUp
-    cluster: ClusterDesign
     training: BenchmarkDesign | None
     provider: Provider
     benchmark: bool
@@ -93,6 +94,11 @@ class Request:
         """The stack that is brought up."""
         return self.up.stack
 
+    @property
+    def cluster(self) -> ClusterDesign:
+        """The design of its cluster."""
+        return self.up.design
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -100,12 +106,14 @@ class Change:
 
     Attributes:
         engine: Makes the change.
-        outputs: The outputs of the cluster that is up before the change.
-        checked: What the change does to that cluster.
+        former: The provider of the cluster that is up before the change: the scheduler may change, too.
+        outputs: The outputs of that cluster.
+        checked: What the change does to it.
     """
 
     request: Request
     engine: Runner
+    former: Provider
     outputs: Outputs
     checked: CheckedChanges
 
@@ -157,12 +165,11 @@ def bring_up(
 
 def _designed(stack: Stack, config: StackConfig, *, replace: bool, benchmark: bool, quiet: bool) -> Request:
     """Design the stack, once for all steps."""
-    cluster = design(config, catalog())
+    up = StackUp.of(stack, config)
     return Request(
-        up=StackUp.of(stack, config),
-        cluster=cluster,
-        training=benchmark_design(config, cluster) if benchmark else None,
-        provider=provider.load(cluster.provider),
+        up=up,
+        training=benchmark_design(config, up.design) if benchmark else None,
+        provider=provider.of(up),
         benchmark=benchmark,
         replace=replace,
         quiet=quiet,
@@ -199,13 +206,17 @@ def _checked(request: Request, engine: Runner, console: Console) -> Change:
 
     stack, cluster = request.stack, request.cluster
     outputs = runner.outputs_of(engine)
+    former = provider.of_what_is_up(request.up, outputs)
     if request.benchmark:
-        former = runs.find(request.up, cluster, request.training, outputs)
-        runs.keep(stack.name, former, console.say, replace=request.replace)
+        former_run = runs.find(former, request.up, request.training, outputs)
+        runs.keep(stack.name, former_run, console.say, replace=request.replace)
+    another = type(former) is not type(request.provider)
+    if another and isinstance(former, ChecksItsEnd) and not request.replace:
+        former.check_end(cluster, outputs)
     checked = request.provider.check_changes(stack, cluster, outputs, console.say, replace=request.replace)
     if checked.recreate:
         engine.check_destroy()
-    return Change(request, engine, outputs, checked)
+    return Change(request, engine, former, outputs, checked)
 
 
 def _prepared(change: Change, console: Console) -> Change:
@@ -214,7 +225,8 @@ def _prepared(change: Change, console: Console) -> Change:
 
     def prepare() -> None:
         preview.check(request.stack, request.cluster, change.engine, console, benchmark=request.benchmark)
-        request.provider.prepare(request.cluster, console.say)
+        if isinstance(request.provider, InstallsHere):
+            request.provider.prepare(request.cluster, console.say)
 
     change.checked.begin(prepare)
     return change
@@ -230,8 +242,8 @@ def _without_old_cluster(change: Change, console: Console) -> Change:
     console.say("this makes another cluster: the one that is up is destroyed first, with its files", "yellow")
     change.outputs()  # the destroy deletes them
     # Its jobs get time to save their state.
-    request.provider.drain(request.stack, change.outputs, console.say, lambda _jobs: None)
-    for line in _destroy(request.stack, request.provider, change.engine, change.outputs, console):
+    change.former.drain(request.up, change.outputs, console.say, lambda _jobs: None)
+    for line in _destroy(request.up, change.former, change.engine, change.outputs, console):
         console.say(line)
     engine = runner.select(request.stack, request.cluster.provider, console.on_event)
     return dataclasses.replace(change, engine=engine)
@@ -252,7 +264,7 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
                 console.on_event, benchmark=request.benchmark, lost=change.checked.lost
             )
             # Resources that the engine knows may have died since; it sees no change and does nothing.
-            request.provider.repair(request.stack, console.say)
+            request.provider.repair(request.up, console.say)
         # slurmctld keeps the states of partitions when it restarts.
         change.checked.release()
     except BaseException as error:
@@ -260,7 +272,9 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
         change.checked.release()
         if not isinstance(error, UserError) or error.exit_code != EXIT_FAILED:
             raise
-        reported = request.provider.explain(request.cluster, request.began)
+        reported = None
+        if isinstance(request.provider, ExplainsFailures):
+            reported = request.provider.explain(request.cluster, request.began)
         message = f"{error}\n{reported}" if reported else str(error)
         raise UserError(
             f"{message}\n`./cluster doctor --stack {request.stack.name}` looks for the cause.",
@@ -272,36 +286,16 @@ def _applied(change: Change, console: Console) -> dict[str, Any]:
 def _benchmark_result(
     request: Request, outputs: Mapping[str, Any], console: Console
 ) -> dict[str, Any] | None:
-    """Wait for the benchmark's result, print and keep it; `None` if there is none, or another user's.
+    """Wait for the result of the stack's job, print and keep it; `None` if there is none, or another user's.
 
     Raises:
-        UserError: The benchmark ended without a result; or the user does not wait any longer (exit 130).
+        UserError: The job ended without a result; or the user does not wait any longer (exit 130).
     """
-    from cli.console.tables import show_result
-
-    stack, training = request.stack, request.training
-    scheduler = provider.scheduler(stack, request.up.config, request.cluster) if request.benchmark else None
-    if scheduler is not None:
-        return scheduler.follow(console, quiet=request.quiet)
-    if training is None:
+    if not request.benchmark:
         return None
-    try:
-        submitted = console.changed(SUBMIT)
-        followed = follow(request.up, request.cluster, training, console, submitted=submitted)
-    except KeyboardInterrupt:
-        raise UserError(
-            "not waiting any longer: the cluster and its job go on. "
-            f"`./cluster up --stack {stack.name}` waits again, "
-            f"`./cluster status --stack {stack.name}` looks, "
-            f"`./cluster down --stack {stack.name}` ends both.",
-            EXIT_INTERRUPTED,
-            code="up.interrupted",
-        ) from None
-    if not request.quiet:
-        show_result(followed.result, followed.owner)
-        sys.stdout.flush()  # before the next line on standard error, because both may go to one file
-    results.keep_own(stack, followed, outputs.get("benchmark_result"), console.say)
-    return followed.own
+    return request.provider.follow(
+        request.up, request.training, console, outputs=outputs, quiet=request.quiet
+    )
 
 
 def _compare(request: Request, result: dict[str, Any] | None, console: Console) -> None:
@@ -315,7 +309,7 @@ def _compare(request: Request, result: dict[str, Any] | None, console: Console) 
     compare = programs.compared if results.is_program(result) else words.compared_with_one_node
     if (comparison := compare(result, kept, stack.name)) is not None:
         console.say(comparison)
-    if (shared := shared_cores.after(stack, request.cluster.provider, [result])) is not None:
+    if (shared := shared_cores.after(request.provider, stack, [result])) is not None:
         console.say(shared, "yellow")
 
 
@@ -326,7 +320,7 @@ def _wait_for_nodes(request: Request, result: dict[str, Any] | None, console: Co
         UserError: Exit 130; the user does not wait any longer.
     """
     try:
-        wait_for_idle(request.up, request.cluster, console, result["job_id"] if result else None)
+        wait_for_idle(request.provider, request.up, console, result["job_id"] if result else None)
     except KeyboardInterrupt:
         raise UserError(
             "the cluster is up and the result is kept; the nodes go back by themselves. "
@@ -351,92 +345,18 @@ def check_program(stack: Stack, cluster: ClusterDesign) -> None:
         plan(stack)
 
 
-def follow(
-    up: StackUp,
-    cluster: ClusterDesign,
-    training: BenchmarkDesign,
-    console: Console,
-    *,
-    submitted: bool = False,
-) -> results.Shown:
-    """Wait for the benchmark's result, and say what it waits for.
-
-    The submission is the same idempotent one as that of the stack's resource: it finds that job again, or
-    submits a new one if an earlier one failed.
-
-    Args:
-        submitted: Whether the stack's resource has just submitted the job. Then a failure of that job is the
-            answer, however soon it comes.
-
-    Raises:
-        UserError: The job ended without a result; the message has the end of its output.
-    """
-    layout = provider.load(cluster.provider).layout(cluster)
-    run = BenchmarkRun.of(cluster, training, layout, up.stack.project)
-    once = ["--no-retry"] if submitted else []
-    job = _asked(up, console, "submit", "--run", run.folder, *once, text=run.script).strip()
-    with console.waiting(f"job {job}"):
-        while True:
-            seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
-            if seen["result"] is not None:
-                return results.shown(seen)
-            if seen["job"] is None or not seen["job"]["alive"]:
-                # Slurm may report the end of the job a moment before its last file is visible.
-                time.sleep(POLL_SECONDS)
-                seen = json.loads(_asked(up, console, "benchmark", "--run", run.folder))
-                if seen["result"] is not None:
-                    return results.shown(seen)
-                raise UserError(_failed(up.stack.name, job, seen), code="benchmark.failed")
-            console.now(situation(seen))
-            time.sleep(POLL_SECONDS)
-
-
-def _asked(up: StackUp, console: Console, *arguments: str, text: str = "") -> str:
-    """Call `login_machine.tool` until it answers: a controller that is being restarted takes a moment.
-
-    Raises:
-        NotUpError: There is no cluster.
-        UserError: Access is refused (exit 3), or the cluster has not answered for PATIENCE_SECONDS.
-    """
-    for left in attempts(PATIENCE_SECONDS, POLL_SECONDS):
-        try:
-            return login_machine.tool(up, *arguments, text=text)
-        except NotUpError:
-            raise
-        except UserError as error:
-            if error.exit_code == EXIT_REFUSED:
-                raise  # access is refused, and will be
-            if not left:
-                raise UserError(
-                    f"the cluster of stack {up.stack.name} has not answered for {PATIENCE_SECONDS:g} s. "
-                    f"Its last words:\n  {error}\n`./cluster up --stack {up.stack.name}` waits again, "
-                    f"`./cluster doctor --stack {up.stack.name}` looks for the cause.",
-                    code="cluster.silent",
-                ) from None
-            console.now(f"the controller does not answer: {str(error).splitlines()[-1]}")
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _failed(stack: str, job: str, seen: dict[str, Any]) -> str:
-    lines = "\n".join(f"  {line}" for line in seen["tail"]) or "  (no output)"
-    return (
-        f"job {job} ended ({ending(seen)}) without a result. "
-        f"The end of its output, in {seen['folder']}:\n{lines}\n"
-        f"The cluster is up. Fix the cause and run `./cluster up --stack {stack}` again: it submits anew."
-    )
-
-
-def wait_for_idle(up: StackUp, cluster: ClusterDesign, console: Console, job: str | None = None) -> None:
+def wait_for_idle(provider: Provider, up: StackUp, console: Console, job: str | None = None) -> None:
     """Wait until the idle nodes are gone; after Ctrl-C they end without this program.
 
     The result of the benchmark's `job` is there a moment before Slurm knows that it has ended.
     """
+    cluster = up.design
     static = sum(p.min for p in cluster.partitions)
     seconds = cluster.slurm.suspend_time + cluster.slurm.suspend_timeout + SETTLE_SECONDS
     with console.waiting(f"nodes go back after {cluster.slurm.suspend_time} s without work"):
         for _ in attempts(seconds, POLL_SECONDS):
             try:
-                status = login_machine.cluster_status(up)
+                status = provider.status(up)
             except UserError as error:  # the result is already kept
                 console.say(f"the cluster does not answer just now: {error}", "yellow")
                 return
@@ -458,12 +378,11 @@ def _keeps_nodes(job: Mapping[str, Any]) -> bool:
     return phase(job["state"], nodes=bool(job.get("nodes"))) not in (Phase.WAITING, Phase.COMPLETING)
 
 
-def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool = False) -> None:
+def take_down(up: StackUp, console: Console, *, yes: bool = False) -> None:
     """Destroy the stack and look for leftovers.
 
-    This needs no valid stack file, because what is up must always come down.
-
     Args:
+        up: The stack, whose file need not be valid, because what is up must always come down.
         yes: Whether to end jobs without a question. Without a terminal there is no question in any case.
 
     Raises:
@@ -471,22 +390,23 @@ def take_down(stack: Stack, provider_name: str, console: Console, *, yes: bool =
     """
     from cli import engine as runner
 
-    chosen = provider.load(provider_name)
-    engine = runner.select(stack, provider_name, console.on_event)
+    provider.of(up)  # This machine may not be able to run it.
+    engine = runner.select(up.stack, up.provider, console.on_event)
     if hint := interrupt.background_hint():
         console.say(hint, "dim")
     known = runner.outputs_of(engine)
     with engine.changing("down", console.on_event):
         engine.check_destroy()
+        chosen = provider.of_what_is_up(up, known)
         # This reads the outputs if the search for leftovers needs them: the destroy deletes them.
-        chosen.drain(stack, known, console.say, functools.partial(agree, stack.name, console, yes))
-        kept = _destroy(stack, chosen, engine, known, console)
+        chosen.drain(up, known, console.say, functools.partial(agree, up.stack.name, console, yes))
+        kept = _destroy(up, chosen, engine, known, console)
     for line in ["nothing else is left", *kept] if kept else ["nothing is left"]:
         console.say(line)
 
 
 def _destroy(
-    stack: Stack, chosen: Provider, engine: Runner, known: Outputs, console: Console
+    up: StackUp, chosen: Provider, engine: Runner, known: Outputs, console: Console
 ) -> Sequence[str]:
     """Destroy the stack, and look for leftovers. Returns the lines about what stays on purpose.
 
@@ -496,28 +416,30 @@ def _destroy(
     Raises:
         UserError: Something is left; the message names it.
     """
-    from cli.engine import embedded
+    from cli.engine import Look, embedded, nobody
     from cli.engine.state import DamagedStateError
 
     damaged = False
+    look: Look = nobody
+    if isinstance(chosen, KnowsMachines):
+        look = functools.partial(chosen.lost, up, known, console.say)
     with console.waiting("taking the cluster down"), console.errors_once():
         try:
-            engine.destroy(console.on_event, functools.partial(chosen.lost, stack, known, console.say))
+            engine.destroy(console.on_event, look)
         except DamagedStateError as error:
             console.say(f"{error.path} is damaged: the cluster is ended without it", "yellow")
             damaged = True
-        kept = chosen.kept(stack, known)
-        left = chosen.leftovers(stack, known)
+        kept = chosen.kept(up, known) if isinstance(chosen, KeepsStorage) else []
+        left = chosen.leftovers(up, known)
         if damaged or left:
             # The engine did not know these: its state was lost, or is older than a kill.
-            chosen.force_cleanup(stack, known)
-            left = chosen.leftovers(stack, known)
+            chosen.force_cleanup(up, known)
+            left = chosen.leftovers(up, known)
     if damaged and not left:
-        embedded.forget(stack)
+        embedded.forget(up.stack)
     if left:
-        raise UserError(
-            left_over(stack.name, left, f"./cluster down --stack {stack.name}"), code="cluster.left-over"
-        )
+        name = up.stack.name
+        raise UserError(left_over(name, left, f"./cluster down --stack {name}"), code="cluster.left-over")
     return kept
 
 
@@ -551,18 +473,20 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     from cli.changes import table
     from cli.engine.plan import plan
 
-    cluster = design(config, catalog())
+    up = StackUp.of(stack, config)
+    chosen, cluster = provider.of(up), up.design
     training = benchmark_design(config, cluster)
     release, found = slurm_release.planned(cluster)
     found += slurm_release.without_pmix(cluster)
     found += warnings(config, cluster, catalog(), shared_cores.own_cores())
-    found += shared_cores.of_benchmark(stack, cluster, training)
-    found += provider.load(cluster.provider).limits_here(stack, cluster)
+    found += shared_cores.of_benchmark(chosen, stack, training)
+    if isinstance(chosen, SharesCores):
+        found += chosen.limits_here(stack, cluster)
     result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
     result["additions"] = additions(cluster)
     result["slurm"] = release or None
-    changes = provider.load(cluster.provider).changes(stack, cluster)
+    changes = chosen.changes(stack, cluster) if isinstance(chosen, PlansChanges) else None
     result["changes"] = None if changes is None else table.described(*changes)
     if result["changes"] is not None:
-        result["changes"] += runs.described(stack, cluster, training)
+        result["changes"] += runs.described(chosen, up, training)
     return result

@@ -9,15 +9,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from cli.hints import hint
-from cli.providers import login_machine, provider
+from cli.providers import login_machine
+from cli.providers.interface import HasLoginMachine, Provider, need
 from infra.benchmark import BenchmarkRun
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
-from operations.access import StackUp
 
 if TYPE_CHECKING:
-    from infra.program.stack import Stack
-    from node.design.model import BenchmarkDesign, ClusterDesign
-    from operations.access import Outputs
+    from node.design.model import BenchmarkDesign
+    from operations.access import Outputs, StackUp
 
 
 RESULT = "benchmark_result"
@@ -94,11 +93,12 @@ class FormerRun:
 
 
 def find(
-    up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | None, outputs: Outputs
+    provider: Provider, up: StackUp, training: BenchmarkDesign | None, outputs: Outputs
 ) -> FormerRun | None:
     """Find the run that `up` would cancel. The cluster is asked only if the run changes.
 
     Args:
+        provider: That of the cluster that is up.
         training: The benchmark of the stack file; `None` if it is off.
         outputs: The outputs of the stack that is up.
 
@@ -108,11 +108,12 @@ def find(
     folder = _present(outputs())
     if folder is None:
         return None
-    following = _following(up, cluster, training)
+    following = _following(provider, up, training)
     if folder == following:
         return None
     try:
-        seen = json.loads(login_machine.tool(up, "benchmark", "--run", folder, seconds=SECONDS))
+        machine = need(provider, HasLoginMachine, up, "benchmark")
+        seen = json.loads(login_machine.tool(machine, up, "benchmark", "--run", folder, seconds=SECONDS))
     except NotUpError:
         return None
     except UserError:
@@ -121,22 +122,22 @@ def find(
     return FormerRun(folder, following, job) if job is not None and job["alive"] else None
 
 
-def planned(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> FormerRun | None:
+def planned(provider: Provider, up: StackUp, training: BenchmarkDesign | None) -> FormerRun | None:
     """Return what `find` returns, for a plan. It is also `None` if `up` would refuse to run at all."""
-    outputs = _outputs(stack, cluster)
-    return None if outputs is None else find(StackUp(stack, cluster.provider), cluster, training, outputs)
+    outputs = _outputs(up)
+    return None if outputs is None else find(provider, up, training, outputs)
 
 
-def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> list[dict[str, Any]]:
+def described(provider: Provider, up: StackUp, training: BenchmarkDesign | None) -> list[dict[str, Any]]:
     """Return what `up` does with the benchmark of a running cluster, as in `./cluster plan --json`."""
-    outputs, up = _outputs(stack, cluster), StackUp(stack, cluster.provider)
+    outputs = _outputs(up)
     if outputs is None:
         return []
-    if (former := find(up, cluster, training, outputs)) is not None:
+    if (former := find(provider, up, training, outputs)) is not None:
         return [former.described()]
-    if training is None or cluster.batch is not None:
+    if training is None:
         return []
-    was, will = _present(outputs()), _following(up, cluster, training)
+    was, will = _present(outputs()), _following(provider, up, training)
     if was == will:
         return []
     why = "new" if was is None else OTHER
@@ -148,12 +149,12 @@ def described(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | 
     ]  # fmt: skip
 
 
-def _outputs(stack: Stack, cluster: ClusterDesign) -> Outputs | None:
+def _outputs(up: StackUp) -> Outputs | None:
     """Return the outputs of the stack that is up; `None` if `up` would refuse to run at all."""
     from cli import engine as runner
 
     try:
-        return runner.outputs_of(runner.select(stack, cluster.provider))
+        return runner.outputs_of(runner.select(up.stack, up.provider))
     except UserError:
         return None
 
@@ -164,12 +165,12 @@ def _present(outputs: Mapping[str, Any]) -> str | None:
     return "/".join(PurePosixPath(result).parts[-3:-1]) if isinstance(result, str) else None
 
 
-def _following(up: StackUp, cluster: ClusterDesign, training: BenchmarkDesign | None) -> str | None:
+def _following(provider: Provider, up: StackUp, training: BenchmarkDesign | None) -> str | None:
     """Return the folder of the run that the stack file asks for, relative to `bench`; `None` without one."""
-    if training is None:
+    if training is None or not isinstance(provider, HasLoginMachine):
         return None
-    layout = provider.load(cluster.provider).layout(cluster)
-    return BenchmarkRun.of(cluster, training, layout, up.stack.project).folder
+    layout = provider.layout(up.design)
+    return BenchmarkRun.of(up.design, training, layout, up.stack.project).folder
 
 
 def keep(stack: str, former: FormerRun | None, say: Callable[[str], None], *, replace: bool) -> None:

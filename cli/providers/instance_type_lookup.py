@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cli.providers import provider as providers
-from cli.providers.clouds.base import CloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError, provider_settings, stack_file
 from infra.config.rules.partitions import is_arm
@@ -65,9 +64,7 @@ def look_up_missing(stack: Stack, *, again: bool = False) -> Answer:
 def _ask(provider: str, place: ClusterRef, names: list[str]) -> Answer:
     label, types = LABELS[provider], ", ".join(names)
     try:
-        chosen = providers.load(provider)
-        assert isinstance(chosen, CloudProvider)
-        answer = chosen.describe(place, names)
+        answer = providers.cloud(provider).describe(place, names)
     except UserError as error:
         return Answer(unknown=(f"{label} could not be asked about {types}: {error}",))
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli import hints
-from cli.providers import provider
+from cli.providers.interface import HasFilesHere, HasLoginMachine, KnowsMachines
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
 from node.logs.text import printable
 from node.slurm.environment import without_job
@@ -25,7 +24,7 @@ STATUS_SECONDS = 30.0
 OURS = ("SLURM_STACKS_PROJECT", hints.COMMAND)
 
 
-def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> None:
+def replace_process(machine: HasLoginMachine, up: StackUp, argv: Sequence[str], greeting: str = "") -> None:
     """Replace this process by the command, so that stdin, stdout and the exit status are its own.
 
     Args:
@@ -35,8 +34,7 @@ def replace_process(up: StackUp, argv: Sequence[str], greeting: str = "") -> Non
     Raises:
         UserError: The cluster is not up, or there is no such command.
     """
-    chosen = provider.load(up.provider)
-    command = chosen.access(up, argv, tty=sys.stdin.isatty() and not argv)
+    command = machine.access(up, argv, tty=sys.stdin.isatty() and not argv)
     if greeting:
         print(greeting, file=sys.stderr)
     try:
@@ -93,6 +91,7 @@ def environment_of(command: Command) -> dict[str, str]:
 
 
 def tool(
+    machine: HasLoginMachine,
     up: StackUp,
     *arguments: str,
     text: str = "",
@@ -107,8 +106,7 @@ def tool(
     Raises:
         UserError: The tool failed; the message is its own.
     """
-    chosen = provider.load(up.provider)
-    command = chosen.access(up, [TOOL, *arguments], tty=False)
+    command = machine.access(up, [TOOL, *arguments], tty=False)
     seconds = TOOL_SECONDS if seconds is None else seconds
     result = programs.capture(command.argv, env=environment_of(command), text=text, seconds=seconds)
     if result.status == programs.TIMED_OUT:
@@ -125,49 +123,40 @@ def tool(
     return result.out
 
 
-def show_cluster_status(up: StackUp, *, as_json: bool) -> None:
-    """Print the status, as tables or as JSON.
+def show_status(up: StackUp, status: dict[str, Any]) -> None:
+    """Print the status of a Slurm cluster as tables.
 
     Raises:
-        UserError: As for `cluster_status`; or another version's cluster answers in a form that this one
-            cannot show.
+        UserError: Another version's cluster answers in a form that this one cannot show.
     """
-    found = cluster_status(up)
-    if as_json:
-        print(json.dumps(found, indent=1))
-    elif (scheduler := provider.scheduler(up.stack, up.config)) is not None:
-        scheduler.show_status(found)
-    else:
-        from cli import slurm_release
-        from cli.console.status import show_release, show_status
+    from cli import slurm_release
+    from cli.console.status import show_release, show_status
 
-        outputs = None if up.published is None else up.published.option
-        on_this_machine = up.provider == "local" and outputs is None
-        try:
-            show_status(found, up.stack.name, on_this_machine=on_this_machine, outputs=outputs)
-            show_release(*slurm_release.running(up, found))
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise UserError(
-                f"{up.named} answers with a status that this version cannot show ({printable(repr(error))}): "
-                f"`{up.command('status', '--json')}` prints it as it is",
-                code="status.other-form",
-            ) from error
+    outputs = None if up.published is None else up.published.option
+    on_this_machine = up.provider == "local" and outputs is None
+    try:
+        show_status(status, up.stack.name, on_this_machine=on_this_machine, outputs=outputs)
+        show_release(*slurm_release.running(up, status))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{up.named} answers with a status that this version cannot show ({printable(repr(error))}): "
+            f"`{up.command('status', '--json')}` prints it as it is",
+            code="status.other-form",
+        ) from error
 
 
-def cluster_status(up: StackUp) -> dict[str, Any]:
+def cluster_status(machine: HasLoginMachine, up: StackUp) -> dict[str, Any]:
     """Return the status contract (`./cluster status --json`) from the cluster itself.
 
     Raises:
         UserError: The cluster is not up or does not answer; the message says which part, and where to look.
             If the provider refuses access (no credentials), it is exit 3 and the provider's own message.
     """
-    if (scheduler := provider.scheduler(up.stack, up.config)) is not None:
-        return scheduler.status()
     look = f"`{up.command('logs')}`"
     try:
-        return _with_life(_parsed(tool(up, "status", seconds=STATUS_SECONDS)), up)
+        return _with_life(_parsed(tool(machine, up, "status", seconds=STATUS_SECONDS)), up)
     except NotUpError as error:
-        if provider.load(up.provider).settings_here(up) is None:
+        if not isinstance(machine, HasFilesHere) or machine.settings_here(up) is None:
             raise
         raise UserError(
             f"{up.named} is half up: its controller cannot report its status yet. {look} shows "
@@ -179,7 +168,11 @@ def cluster_status(up: StackUp) -> dict[str, Any]:
             # The cluster was not asked, so its logs say nothing, and access to them would be refused as well.
             raise
         # Who has only the outputs may have no rights in the account, and no `up`.
-        if up.published is None and (why := provider.load(up.provider).silence(up.stack)) is not None:
+        if (
+            up.published is None
+            and isinstance(machine, KnowsMachines)
+            and (why := machine.silence(up)) is not None
+        ):
             raise why from error
         raise UserError(f"{error}\n{look} shows what it said last.", code="cluster.no-status") from error
 

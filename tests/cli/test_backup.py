@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cli.commands import backup
-from cli.providers import provider
 from cli.providers.local.provider import LocalProvider
 from infra import os_errors
 from infra.config import parse
@@ -197,9 +196,9 @@ def test_processes_and_batch_have_no_backups(
     with sentences.raises("backup.processes") as error:
         backup.make(up, None, bucket=False)
     assert error.value.exit_code == EXIT_REFUSED
-    monkeypatch.setattr(provider, "scheduler", lambda *_given: object())
+    batch = StackUp.of(Stack(tmp_path, "aws-batch"), parse(values("batch"), "aws-batch"))
     with sentences.raises("backup.batch"):
-        backup.restore(up, None, bucket=True, replace=False)
+        backup.restore(batch, None, bucket=True, replace=False)
 
 
 def test_a_restore_is_given_up_also_where_the_boot_has_failed(

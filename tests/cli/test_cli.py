@@ -182,7 +182,7 @@ def test_exec_passes_its_command_as_it_is(
     monkeypatch.setattr(
         login_machine,
         "replace_process",
-        lambda up, argv: seen.append((up.stack.name, list(argv))),
+        lambda _machine, up, argv: seen.append((up.stack.name, list(argv))),
     )
     assert cluster("exec", *arguments).code == 0
     assert cluster("exec", "--stack", "other", *arguments).code == 0
@@ -193,14 +193,16 @@ def test_ssh_is_a_shell(cluster: Cluster, project: Path, monkeypatch: pytest.Mon
     seen: list[Any] = []
     monkeypatch.setattr(login_machine, "replace_process", lambda *arguments: seen.append(arguments))
     done = cluster("ssh", "-s", "other")
-    assert (seen[0][0].stack, seen[0][1]) == (Stack(project, "other"), [])
+    assert (seen[0][1].stack, seen[0][2]) == (Stack(project, "other"), [])
     assert done == Ended(0, "", ""), "nothing is said to a program"
 
 
 def test_ssh_with_a_command_has_a_shell_read_it(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The words are joined as ssh does; words after the command belong to the command."""
     seen: list[Any] = []
-    monkeypatch.setattr(login_machine, "replace_process", lambda _up, argv, _greeting="": seen.append(argv))
+    monkeypatch.setattr(
+        login_machine, "replace_process", lambda _machine, _up, argv, _greeting="": seen.append(argv)
+    )
     assert cluster("ssh", "--stack", "other", "sh", "-s", "x", "--stack").code == 0
     assert cluster("ssh", "cd /x && ls | wc -l").code == 0
     assert seen == [["sh", "-c", "sh -s x --stack"], ["sh", "-c", "cd /x && ls | wc -l"]]
@@ -242,7 +244,7 @@ def test_up_down_and_test_know_their_stack_and_arguments(
     monkeypatch.setattr(
         operate,
         "take_down",
-        lambda stack, name, _, yes: seen.append(("down", stack.project, stack.name, name, yes)),
+        lambda up, _, yes: seen.append(("down", up.stack.project, up.stack.name, up.provider, yes)),
     )
 
     def run(p: Path, rest: Sequence[str], *, everything: bool) -> int:
@@ -291,7 +293,7 @@ def test_down_of_a_broken_stack_file_takes_down_what_is_up(
 ) -> None:
     (project / "Pulumi.local.yaml").write_text("config: {slurm-stacks:cluster: {provider: nowhere}}\n")
     seen: list[Any] = []
-    monkeypatch.setattr(operate, "take_down", lambda stack, name, _, yes: seen.append((stack, name)))
+    monkeypatch.setattr(operate, "take_down", lambda up, _, yes: seen.append((up.stack, up.provider)))
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
     assert cluster("down").code == 2, "nothing is up: the mistake is what matters"
     assert seen == []
@@ -310,7 +312,7 @@ def test_down_of_a_broken_stack_file_takes_down_a_clouds_cluster_too(
     file = project / "Pulumi.local.yaml"
     file.write_text(f"config: {{slurm-stacks:cluster: {{provider: {provider}, partitions: 7}}}}\n")
     seen: list[Any] = []
-    monkeypatch.setattr(operate, "take_down", lambda stack, name, _, yes: seen.append((stack, name)))
+    monkeypatch.setattr(operate, "take_down", lambda up, _, yes: seen.append((up.stack, up.provider)))
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
     done = cluster("down")
     assert done.code == 0

@@ -32,6 +32,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from node.slurm.environment import defaults
+from operations.access import StackUp
 from tests.support import sentences, shipped
 from tests.support.checkout import ROOT, SMALL, until
 from tests.support.fake_host import seen
@@ -136,28 +137,34 @@ def test_a_stack_file_with_mistakes_is_a_finding_with_all_of_them(project: Path)
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
         "    partitions: [{name: debug, instance_type: local.small, nodes: {min: 5, max: 2}}]\n"
     )
-    found, design, training, provider = general.stack_file(Stack(project, "local"))
+    found, up, training = general.stack_file(Stack(project, "local"))
     assert (found.check, found.severity) == ("stack.file", Severity.STOPS)
     sentences.finding(found, "stack.file", Severity.STOPS, "Pulumi.local.yaml")
-    assert (design, training, provider) == (None, None, "local")
+    assert (up, training) == (StackUp(Stack(project, "local"), "local"), None)
     for text in ("", "config: [", "- 1\n", "config: {slurm-stacks:cluster: 5}\n", "\x00"):
         file.write_text(text)
-        found, _, _, provider = general.stack_file(Stack(project, "local"))
-        assert (found.severity, provider) == (Severity.STOPS, None), text
-    found, _, _, _ = general.stack_file(Stack(project, "no-such"))
+        found, up, _ = general.stack_file(Stack(project, "local"))
+        assert (found.severity, up) == (Severity.STOPS, None), text
+    found, _, _ = general.stack_file(Stack(project, "no-such"))
     sentences.finding(found, "stack.file", Severity.STOPS, "Pulumi.no-such.yaml")
 
 
 def test_a_sound_stack_file_is_said_in_short(project: Path) -> None:
-    found, design, training, provider = general.stack_file(Stack(project, "local"))
+    found, up, training = general.stack_file(Stack(project, "local"))
     assert found.severity is Severity.FINE
     sentences.finding(found, "stack.file", Severity.FINE)
-    assert design is not None
-    assert (training, provider) == (None, "local")
+    assert up is not None
+    assert (training, up.design.provider) == (None, "local")
     (project / "Pulumi.local.yaml").write_text(shipped.stack_files()["Pulumi.local.yaml"])
-    found, _, training, _ = general.stack_file(Stack(project, "local"))
+    found, _, training = general.stack_file(Stack(project, "local"))
     assert training is not None
     sentences.finding(found, "stack.file", Severity.FINE)
+
+
+def test_a_stack_on_aws_batch_has_the_checks_of_its_provider() -> None:
+    found = {finding.check for finding in doctor.findings_of(Stack(ROOT, "aws-batch"))}
+    assert "docker" in found, "its image is built here"
+    assert not found & {"ssh", "cluster.state"}, "it has no login machine"
 
 
 def test_python_and_its_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +309,7 @@ def diagnosed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], checks: list[Check], *options: str
 ) -> tuple[Any, str]:
     """Return exit status and output of `./cluster doctor` where only `checks` may find something."""
-    monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(checks))
+    monkeypatch.setattr(providers, "load", lambda *_: OnlyDiagnosis(checks))
     monkeypatch.setattr(general, "python", lambda _: [fine("python.environment", "Python 3.13")])
     monkeypatch.setattr(slurm_release, "planned", lambda _: ("Slurm 24.11.5", []))
     monkeypatch.setattr(sys, "argv", ["cluster", "doctor", *options])
@@ -363,7 +370,7 @@ def test_what_is_fine_is_a_line_a_group_and_what_is_not_stands_out(
 def test_a_provider_that_does_not_exist_yet_is_a_finding(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(name: str) -> Any:
+    def refuse(name: str, _scheduler: str) -> Any:
         raise UserError(f"provider {name!r} is not available. Use local.", EXIT_REFUSED, code="test.cause")
 
     monkeypatch.setattr(providers, "load", refuse)
@@ -383,7 +390,7 @@ def test_a_broken_stack_file_keeps_nothing_from_being_looked_at(
             asked.append(given)
             return []
 
-    monkeypatch.setattr(providers, "load", lambda _: Asked([]))
+    monkeypatch.setattr(providers, "load", lambda *_: Asked([]))
     (project / "Pulumi.local.yaml").write_text(
         "config:\n  slurm-stacks:cluster:\n    provider: local\n    nmae: x\n"
     )
@@ -403,7 +410,7 @@ def test_what_nobody_thought_of_is_told_beside_the_rest(
     def surprise(*_: Any) -> Any:
         raise RuntimeError("a surprise")
 
-    monkeypatch.setattr(providers, "load", lambda _: OnlyDiagnosis(surprise()))
+    monkeypatch.setattr(providers, "load", lambda *_: OnlyDiagnosis(surprise()))
     told = {f.check: f for f in doctor.findings_of(Stack(project, "local"))}
     sentences.finding(told["provider"], "provider", Severity.WARNS)
     assert "state.folder" in told

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +14,22 @@ from typing import Any
 
 import pytest
 
-from cli.providers import login_machine, provider
+from cli.providers import interface, login_machine, provider
+from cli.providers.interface import (
+    ChecksItsEnd,
+    ExplainsFailures,
+    HasController,
+    HasFilesHere,
+    HasLoginMachine,
+    HasOwnReport,
+    InstallsHere,
+    KeepsStorage,
+    KnowsMachines,
+    MakesEnvironments,
+    PlansChanges,
+    Provider,
+    SharesCores,
+)
 from cli.providers.local.provider import LocalProvider
 from infra.config import parse
 from infra.errors import EXIT_REFUSED, UserError
@@ -30,13 +47,15 @@ import os, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from cli.providers import login_machine
+from cli.providers.local.provider import LocalProvider
 from operations.access import StackUp; from infra import config, errors
 from infra.program import locations
 from infra.program.stack import Stack
 locations.run_root = lambda: Path({runs!r})
 loaded = config.parse({values!r}, "test")
 try:
-    login_machine.replace_process(StackUp.of(Stack(Path({project!r}), "test"), loaded), sys.argv[1:])
+    up = StackUp.of(Stack(Path({project!r}), "test"), loaded)
+    login_machine.replace_process(LocalProvider(), up, sys.argv[1:])
 except errors.UserError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
@@ -154,19 +173,22 @@ def test_a_cluster_that_is_not_up_is_refused(
     tmp_path: Path, up: StackUp, run: RunDirectory, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with sentences.raises("cluster.not-up", "`./cluster up --stack test`") as caught:
-        login_machine.replace_process(up, [], "welcome")
+        login_machine.replace_process(LocalProvider(), up, [], "welcome")
     assert caught.value.exit_code == 1
     assert capfd.readouterr() == ("", ""), "nobody is greeted who does not get in"
     with sentences.raises("cluster.not-up"):
-        login_machine.tool(up, "status")
+        login_machine.tool(LocalProvider(), up, "status")
 
 
 def test_the_tools_answer_is_passed_on(tmp_path: Path, up: StackUp, tool: Callable[[str], None]) -> None:
     tool('echo "$*"; cat')
-    assert login_machine.tool(up, "submit", "--run", "a/b", text="script") == "submit --run a/b\nscript"
+    assert (
+        login_machine.tool(LocalProvider(), up, "submit", "--run", "a/b", text="script")
+        == "submit --run a/b\nscript"
+    )
     status: dict[str, Any] = {"jobs": [], "nodes": []}
     tool(f"""echo '{json.dumps(status)}'""")
-    assert login_machine.cluster_status(up) == status
+    assert login_machine.cluster_status(LocalProvider(), up) == status
 
 
 def test_the_tools_failure_is_its_own_words(
@@ -174,14 +196,14 @@ def test_the_tools_failure_is_its_own_words(
 ) -> None:
     tool("echo sbatch: error: invalid partition >&2; exit 1")
     with sentences.raises("tool.failed"):
-        login_machine.tool(up, "submit")
+        login_machine.tool(LocalProvider(), up, "submit")
     tool("exit 3")
     with sentences.raises("tool.failed"):
-        login_machine.tool(up, "submit", "--run", "x")
+        login_machine.tool(LocalProvider(), up, "submit", "--run", "x")
     monkeypatch.setattr(login_machine, "TOOL_SECONDS", 0.2)
     tool("exec sleep 30")
     with sentences.raises("cluster.no-answer", "0.2"):
-        login_machine.tool(up, "status")
+        login_machine.tool(LocalProvider(), up, "status")
 
 
 def test_a_refusal_of_the_provider_stays_one(
@@ -194,7 +216,7 @@ def test_a_refusal_of_the_provider_stays_one(
 
     monkeypatch.setattr(LocalProvider, "access", refuse)
     with pytest.raises(UserError) as caught:
-        login_machine.cluster_status(up)
+        login_machine.cluster_status(LocalProvider(), up)
     assert (str(caught.value), caught.value.exit_code) == (
         "there are no credentials here. Log in.",
         EXIT_REFUSED,
@@ -206,7 +228,7 @@ def test_a_clusters_own_failure_leads_to_its_logs(
 ) -> None:
     tool("echo slurmctld does not answer >&2; exit 3")
     with pytest.raises(UserError) as caught:
-        login_machine.cluster_status(up)
+        login_machine.cluster_status(LocalProvider(), up)
     assert caught.value.exit_code == 1, "the tool's status is not the provider's"
     assert str(caught.value).splitlines() == [
         "slurmctld does not answer",
@@ -219,13 +241,21 @@ def test_a_cloud_that_knows_better_why_nobody_answers_is_believed(
 ) -> None:
     """The login machine says only that slurmctld does not answer."""
     gone = UserError("the controller is gone. `./cluster up` makes another one", code="controller.gone")
-    monkeypatch.setattr(LocalProvider, "silence", lambda _self, stack: gone if stack == up.stack else None)
+
+    class Cloud(LocalProvider, KnowsMachines):
+        """A local login machine in a cloud."""
+
+        def silence(self, asked: StackUp) -> UserError | None:
+            return gone if asked == up else None
+
+        def lost(self, *_: object) -> None: ...
+
     tool("echo slurmctld does not answer >&2; exit 3")
     with pytest.raises(UserError) as caught:
-        login_machine.cluster_status(up)
+        login_machine.cluster_status(Cloud(), up)
     assert caught.value is gone
     tool("""echo '{"jobs": []}'""")
-    assert login_machine.cluster_status(up) == {"jobs": []}, "it is asked only then"
+    assert login_machine.cluster_status(Cloud(), up) == {"jobs": []}, "it is asked only then"
 
 
 # --- providers -------------------------------------------------------------------------------------------
@@ -238,17 +268,54 @@ def test_providers_of_this_version() -> None:
     assert caught.value.exit_code == EXIT_REFUSED
 
 
-def test_every_provider_offers_what_the_commands_ask() -> None:
-    wanted = {name for name in vars(provider.Provider) if not name.startswith("_")}
-    assert wanted == {
-        "prepare", "layout", "access", "kept", "leftovers", "diagnose", "settings_here", "repair",
-        "force_cleanup", "check_changes", "changes", "drain", "explain", "silence", "ssh", "files_here",
-        "on_controller",
-        "make_environment", "check_host", "neighbours", "limits_here", "lost",
-    }  # fmt: skip
-    for name in ("local", "aws", "gcp"):
-        offers = provider.load(name)
-        assert [method for method in wanted if not callable(getattr(offers, method, None))] == [], name
+PROVIDERS = {
+    "local": provider.load("local"),
+    "aws": provider.load("aws"),
+    "gcp": provider.load("gcp"),
+    "batch": provider.load("aws", "batch"),
+}
+CAPABILITIES = {
+    HasLoginMachine: {"local", "aws", "gcp"},
+    HasController: {"local", "aws", "gcp"},
+    HasFilesHere: {"local"},
+    MakesEnvironments: {"local"},
+    InstallsHere: {"local"},
+    SharesCores: {"local"},
+    PlansChanges: {"local"},
+    KnowsMachines: {"aws", "gcp"},
+    KeepsStorage: {"aws", "gcp", "batch"},
+    ExplainsFailures: {"aws", "batch"},
+    HasOwnReport: {"batch"},
+    ChecksItsEnd: {"batch"},
+}
+NEEDED = (HasLoginMachine, HasController, MakesEnvironments)
+"""What a command cannot go without."""
+
+
+def test_a_provider_can_what_its_class_says() -> None:
+    named = {
+        item for item in vars(interface).values() if isinstance(item, type) and abc.ABC in item.__bases__
+    }
+    assert named == {*CAPABILITIES, Provider}
+    for capability, having in CAPABILITIES.items():
+        found = {name for name, each in PROVIDERS.items() if isinstance(each, capability)}
+        assert found == having, capability
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_what_a_provider_lacks_is_refused_in_its_own_words(name: str, up: StackUp) -> None:
+    asked: set[str] = set()
+    for path in [ROOT / "cli" / "providers" / "provider.py", *(ROOT / "cli" / "commands").rglob("*.py")]:
+        asked.update(re.findall(r"\bneed\([^)]*\)?, (\w+), up", path.read_text()))
+    assert asked == {capability.__name__ for capability in NEEDED}
+    for capability in NEEDED:
+        if name in CAPABILITIES[capability]:
+            assert interface.need(PROVIDERS[name], capability, up, "x") is PROVIDERS[name]
+        else:
+            with pytest.raises(UserError) as caught:
+                interface.need(PROVIDERS[name], capability, up, "x")
+            assert caught.value.exit_code == EXIT_REFUSED
+            assert caught.value.code
 
 
 def test_the_way_in_keeps_the_callers_path_and_adds_slurms(
@@ -273,9 +340,9 @@ def test_leftovers_are_named(tmp_path: Path, run: RunDirectory) -> None:
     try:
         # A process has no readable environment for a moment while it becomes another program.
         until(lambda: Path(f"/proc/{child.pid}/environ").read_bytes(), 60, "the process's environment")
-        left = LocalProvider().leftovers(Stack(tmp_path, "test"), dict)
+        left = LocalProvider().leftovers(StackUp(Stack(tmp_path, "test"), "local"), dict)
         assert left == [f"process {child.pid}: sleep 300", f"folder {run.path}"]
     finally:
         child.kill()
         child.wait()
-    assert LocalProvider().leftovers(Stack(tmp_path, "other"), dict) == []
+    assert LocalProvider().leftovers(StackUp(Stack(tmp_path, "other"), "local"), dict) == []

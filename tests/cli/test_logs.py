@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cli import main as cli
 from cli.commands import logs
 from cli.providers import login_machine
 from cli.providers import provider as providers
+from cli.providers.interface import HasLoginMachine
 from cli.providers.local.provider import LocalProvider
 from infra.config import parse
 from infra.design import design
@@ -67,7 +69,7 @@ def tool(run: RunDirectory) -> Tool:
 
 
 def show(up: StackUp, what: str | None = None, **options: Any) -> int:
-    return logs.show(up, what, **{"lines": 40, "follow": False, **options})
+    return LocalProvider().logs(up, what, **{"lines": 40, "follow": False, **options})
 
 
 def test_the_login_machines_tool_answers(
@@ -149,14 +151,12 @@ def test_a_cluster_that_is_not_up_is_one_message(tmp_path: Path, up: StackUp, ru
 def test_a_provider_whose_files_are_elsewhere(
     tmp_path: Path, up: StackUp, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Elsewhere(LocalProvider):
-        def settings_here(self, *_: Any) -> None:
-            return None
+    class Elsewhere(HasLoginMachine):
+        access = ssh = layout = LocalProvider.access  # type: ignore[assignment]
 
-    monkeypatch.setattr(providers, "load", lambda _: Elsewhere())
     tool("exit 2")
     with sentences.raises("logs.tool-broken", "`./cluster up --stack test`"):
-        show(up)
+        logs.show(Elsewhere(), up, None, lines=40, follow=False)
 
 
 def test_settings_are_those_that_run_else_those_published_else_the_stack_files(
@@ -195,6 +195,7 @@ from cli import main as cli
 from operations.local import agent
 from infra.program import locations
 from pathlib import Path
+from types import SimpleNamespace
 locations.run_root = lambda: Path({runs!r})
 agent.controller_is_dead = lambda _: False
 sys.argv = ["cluster", "logs", "--follow", "--stack", "test"]
@@ -233,7 +234,12 @@ def test_the_command_passes_its_words_on(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(cli, "load_up", lambda stack, outputs: stack.name)
-    monkeypatch.setattr(logs, "show", lambda *given, **options: seen.append((given, options)) or 3)  # type: ignore[func-returns-value]
+
+    def show(*given: Any, **options: Any) -> int:
+        seen.append((given, options))
+        return 3
+
+    monkeypatch.setattr(providers, "of", lambda _up: SimpleNamespace(logs=show))
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(tmp_path))
     for words in ([], ["debug-1", "-n", "5"], ["12", "-f", "--stack", "other"]):
         monkeypatch.setattr(sys, "argv", ["cluster", "logs", *words])
@@ -253,7 +259,7 @@ def test_the_command_passes_its_words_on(
 def test_a_silent_cluster_is_told_with_where_to_look(tmp_path: Path, up: StackUp, tool: Tool) -> None:
     tool("echo slurmctld does not answer >&2; exit 1")
     with sentences.raises("cluster.no-status", "`./cluster logs --stack test`"):
-        login_machine.cluster_status(up)
+        LocalProvider().status(up)
 
 
 def test_a_status_that_never_comes_is_not_waited_for(
@@ -262,11 +268,11 @@ def test_a_status_that_never_comes_is_not_waited_for(
     monkeypatch.setattr(login_machine, "STATUS_SECONDS", 0.2)
     tool("exec sleep 30")
     with sentences.raises("cluster.no-status", "0.2", "/cluster"):
-        login_machine.cluster_status(up)
+        LocalProvider().status(up)
 
 
 def test_a_cluster_that_is_half_up_is_not_called_down(tmp_path: Path, up: StackUp, run: RunDirectory) -> None:
     with sentences.raises("cluster.half-up", "`./cluster up --stack test`"):
-        login_machine.cluster_status(up)
+        LocalProvider().status(up)
     with sentences.raises("cluster.not-up"):
-        login_machine.cluster_status(up_from(tmp_path, "other"))
+        LocalProvider().status(up_from(tmp_path, "other"))

@@ -19,15 +19,15 @@ import pytest
 from rich.console import Console as RichConsole
 
 from cli import main as cli
-from cli.commands import operate
+from cli.commands import benchmark, operate
 from cli.console.progress import Console
 from cli.engine import embedded, state
 from cli.engine.state import DamagedStateError, Record, State
 from cli.providers import login_machine
+from cli.providers.local.provider import LocalProvider
 from infra.config import StackConfig, parse
-from infra.design import benchmark_design, design
+from infra.design import benchmark_design
 from infra.errors import NotUpError, UserError
-from infra.instance_types.catalog import catalog
 from infra.program import folders, locations
 from infra.program.stack import Stack
 from operations.access import StackUp
@@ -125,13 +125,13 @@ def test_down_needs_no_state(
 ) -> None:
     if text is not None:
         state_file(local).write_text(text)
-    operate.take_down(Stack(local.project, "test"), "local", console)
+    operate.take_down(StackUp(Stack(local.project, "test"), "local"), console)
     assert ("is damaged: the cluster is ended without it" in output.getvalue()) == (text is not None)
     assert output.getvalue().endswith("nothing is left\n")
     assert local.processes() == []
     assert not local.run.path.exists()
     assert not locations.state_dir(Stack(local.project, "test")).exists()
-    operate.take_down(Stack(local.project, "test"), "local", console)
+    operate.take_down(StackUp(Stack(local.project, "test"), "local"), console)
 
 
 def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachines, console: Console) -> None:
@@ -141,7 +141,8 @@ def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachin
         sentences.raises("state.busy", "stack test", varies=[f"pid {os.getpid()}"]) as caught,
     ):
         # Another flow of control: what holds a lock itself may go on.
-        contextvars.Context().run(operate.take_down, Stack(local.project, "test"), "local", console)
+        up = StackUp(Stack(local.project, "test"), "local")
+        contextvars.Context().run(operate.take_down, up, console)
     assert caught.value.exit_code == 3
     assert local.machines()
 
@@ -185,7 +186,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return str(answer)
 
     monkeypatch.setattr(login_machine, "tool", tool)
-    monkeypatch.setattr(operate, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(benchmark, "POLL_SECONDS", 0.01)
     return queue
 
 
@@ -195,10 +196,10 @@ def config() -> StackConfig:
 
 
 def follow(config: StackConfig, console: Console) -> Any:
-    cluster = design(config, catalog())
-    training = benchmark_design(config, cluster)
+    up = StackUp.of(Stack(ROOT, "test"), config)
+    training = benchmark_design(config, up.design)
     assert training is not None
-    return operate.follow(StackUp.of(Stack(ROOT, "test"), config), cluster, training, console)
+    return benchmark.follow(LocalProvider(), up, training, console)
 
 
 def test_a_controller_that_is_restarted_is_waited_for(
@@ -219,17 +220,15 @@ def test_a_job_that_fails_at_once_is_submitted_once_by_one_up(
     """The stack's resource has submitted the job, which may be over by the time that `up` asks."""
     asked: list[tuple[str, ...]] = []
 
-    def tool(_up: StackUp, *words: str, **_options: Any) -> str:
+    def tool(_machine: object, _up: StackUp, *words: str, **_options: Any) -> str:
         asked.append(words)
         return "7" if words[0] == "submit" else json.dumps(SEEN)
 
     monkeypatch.setattr(login_machine, "tool", tool)
-    cluster = design(config, catalog())
-    training = benchmark_design(config, cluster)
+    up = StackUp.of(Stack(ROOT, "test"), config)
+    training = benchmark_design(config, up.design)
     assert training is not None
-    followed = operate.follow(
-        StackUp.of(Stack(ROOT, "test"), config), cluster, training, console, submitted=submitted
-    )
+    followed = benchmark.follow(LocalProvider(), up, training, console, submitted=submitted)
     assert followed.result == RECORD
     assert ("--no-retry" in asked[0]) == submitted
 
@@ -237,7 +236,7 @@ def test_a_job_that_fails_at_once_is_submitted_once_by_one_up(
 def test_one_that_stays_silent_is_told_with_its_last_words(
     answers: list[Any], config: StackConfig, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operate, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(benchmark, "PATIENCE_SECONDS", 0.1)
     answers += ["7", UserError("no answer within 30 s", code="cluster.no-answer")]
     with pytest.raises(UserError) as caught:
         follow(config, console)
@@ -261,5 +260,5 @@ def test_a_silent_cluster_does_not_fail_an_up_that_has_its_result(
     answers: list[Any], config: StackConfig, console: Console, output: io.StringIO
 ) -> None:
     answers += [UserError("no answer", code="cluster.no-answer")]
-    operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), config), design(config, catalog()), console)
+    operate.wait_for_idle(LocalProvider(), StackUp.of(Stack(ROOT, "test"), config), console)
     assert "the cluster does not answer just now: no answer" in output.getvalue()

@@ -18,15 +18,15 @@ from rich.console import Console as RichConsole
 from cli import engine as runner
 from cli import results
 from cli.changes.decision import CheckedChanges
-from cli.commands import operate, runs
+from cli.commands import benchmark, operate, runs
 from cli.console.progress import Console
-from cli.providers import login_machine
+from cli.providers import login_machine, provider
+from cli.providers.interface import ExplainsFailures, KeepsStorage
 from cli.providers.local.provider import LocalProvider
 from infra.benchmark import BenchmarkRun
 from infra.config import StackConfig, parse
-from infra.design import benchmark_design, design
+from infra.design import benchmark_design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
-from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.design.model import BenchmarkDesign
 from operations.access import StackUp
@@ -78,7 +78,9 @@ class Tool:
         self.benchmark: list[dict[str, Any]] = [seen(result=RESULT)]
         self.status: list[dict[str, Any]] = [status(0)]
 
-    def __call__(self, _up: StackUp, verb: str, *rest: str, text: str = "", seconds: float = 0) -> str:
+    def __call__(
+        self, _machine: object, _up: StackUp, verb: str, *rest: str, text: str = "", seconds: float = 0
+    ) -> str:
         if verb == "submit":
             self.submitted.append((rest[1], text))
             return "7\n"
@@ -106,6 +108,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Tool:
     made = Tool()
     monkeypatch.setattr(login_machine, "tool", made)
     monkeypatch.setattr(operate, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(benchmark, "POLL_SECONDS", 0.0)
     return made
 
 
@@ -332,7 +335,7 @@ def test_up_for_programs_says_all_of_it_in_one_object(
 def test_static_nodes_stay(tool: Tool, console: Console, output: io.StringIO) -> None:
     changed = parse(values("local", {"partitions[0].nodes.min": 2}), "test")
     tool.status = [status(3), status(2)]
-    operate.wait_for_idle(StackUp.of(Stack(ROOT, "test"), changed), design(changed, catalog()), console)
+    operate.wait_for_idle(LocalProvider(), StackUp.of(Stack(ROOT, "test"), changed), console)
     assert "back to 2 nodes" in output.getvalue()
 
 
@@ -341,23 +344,28 @@ def test_down_audits_and_names_what_is_left(
 ) -> None:
     left: Callable[..., list[str]] = lambda *_arguments: []  # noqa: E731
     monkeypatch.setattr(LocalProvider, "leftovers", left)
-    operate.take_down(Stack(ROOT, "test"), "local", console)
+    operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
     assert engine.did == ["destroy"]
     assert output.getvalue().endswith("nothing is left\n")
-    monkeypatch.setattr(LocalProvider, "kept", lambda *_arguments: ["kept: a disk", "its lines"])
-    operate.take_down(Stack(ROOT, "test"), "local", console)
+
+    class Cloud(LocalProvider, KeepsStorage):
+        def kept(self, up: StackUp, outputs: Any) -> list[str]:
+            return ["kept: a disk", "its lines"]
+
+    monkeypatch.setattr(provider, "load", lambda *_: Cloud())
+    operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
     assert output.getvalue().endswith("nothing else is left\nkept: a disk\nits lines\n")
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: ["process 1: x", "folder y"])
     with sentences.raises("cluster.left-over", "process 1: x\n  folder y") as caught:
-        operate.take_down(Stack(ROOT, "test"), "local", console)
+        operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
     assert caught.value.exit_code == 1
 
 
 def test_down_drains_first_and_goes_on_whatever_the_engine_says_of_outputs(
     engine: Engine, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def drain(_self: LocalProvider, stack: Stack, outputs: Any, _say: Any, _agree: Any) -> None:
-        engine.did.append(f"drain {stack.name} {outputs()}")
+    def drain(_self: LocalProvider, up: StackUp, outputs: Any, _say: Any, _agree: Any) -> None:
+        engine.did.append(f"drain {up.stack.name} {outputs()}")
 
     def refuse() -> None:
         raise UserError("the state is damaged", code="test.cause")
@@ -365,7 +373,7 @@ def test_down_drains_first_and_goes_on_whatever_the_engine_says_of_outputs(
     monkeypatch.setattr(LocalProvider, "drain", drain)
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_arguments: [])
     monkeypatch.setattr(engine, "outputs", refuse, raising=False)
-    operate.take_down(Stack(ROOT, "test"), "local", console)
+    operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
     assert engine.did == ["drain test {}", "destroy"]
 
 
@@ -379,15 +387,15 @@ def test_down_looks_for_leftovers_of_the_cluster_that_the_earlier_outputs_name(
         engine.did.append("outputs")
         return {} if "destroy" in engine.did else {"cluster": "that was up"}
 
-    def left(_self: LocalProvider, _stack: Stack, known: Any) -> list[str]:
+    def left(_self: LocalProvider, _up: StackUp, known: Any) -> list[str]:
         seen.append(known())
         return ["a machine"] if len(seen) == 1 else []
 
     monkeypatch.setattr(engine, "outputs", outputs, raising=False)
-    monkeypatch.setattr(LocalProvider, "drain", lambda _self, _stack, known, _say, _agree: known())
+    monkeypatch.setattr(LocalProvider, "drain", lambda _self, _up, known, _say, _agree: known())
     monkeypatch.setattr(LocalProvider, "leftovers", left)
-    monkeypatch.setattr(LocalProvider, "force_cleanup", lambda _self, _stack, known: seen.append(known()))
-    operate.take_down(Stack(ROOT, "test"), "local", console)
+    monkeypatch.setattr(LocalProvider, "force_cleanup", lambda _self, _up, known: seen.append(known()))
+    operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
     assert engine.did == ["outputs", "destroy"]
     assert seen == [{"cluster": "that was up"}] * 3
 
@@ -398,7 +406,7 @@ def test_a_refusal_on_the_way_to_the_cluster_is_said_at_once(
     """Waiting does not help: credentials do not come by themselves."""
     asked: list[str] = []
 
-    def refused(_up: StackUp, verb: str, *_rest: str, **_more: Any) -> str:
+    def refused(_machine: object, _up: StackUp, verb: str, *_rest: str, **_more: Any) -> str:
         asked.append(verb)
         raise UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
 
@@ -483,7 +491,7 @@ def test_what_the_engine_may_not_delete_is_known_before_anything_ends(
     engine.protected = True
     with sentences.raises("runner.protected") as caught:
         if command == "down":
-            operate.take_down(Stack(ROOT, "test"), "local", console)
+            operate.take_down(StackUp(Stack(ROOT, "test"), "local"), console)
         else:
             operate.bring_up(Stack(ROOT, config.stack), config, console, replace=True)
     assert (caught.value.exit_code, engine.did) == (EXIT_REFUSED, [])
@@ -539,17 +547,16 @@ def test_the_same_run_and_a_cluster_that_is_down_end_no_run(
     engine: Engine, tool: Tool, config: StackConfig
 ) -> None:
     up = StackUp.of(Stack(ROOT, config.stack), config)
-    cluster = design(config, catalog())
-    training = benchmark_design(config, cluster)
+    training = benchmark_design(config, up.design)
     assert training is not None
-    run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
+    run = BenchmarkRun.of(up.design, training, LocalProvider().layout(up.design), ROOT)
     same = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
-    assert runs.find(up, cluster, training, lambda: same) is None
+    assert runs.find(LocalProvider(), up, training, lambda: same) is None
     tool.benchmark = [NotUpError("down", code="cluster.not-up")]  # type: ignore[list-item]
     other = {"benchmark_result": FORMER}
-    assert runs.find(up, cluster, training, lambda: other) is None
+    assert runs.find(LocalProvider(), up, training, lambda: other) is None
     tool.benchmark = [seen()]
-    found = runs.find(up, cluster, training, lambda: other)
+    found = runs.find(LocalProvider(), up, training, lambda: other)
     assert found is not None
     (job,) = found.described()["jobs"]
     assert (job["id"], job["state"], job["consequence"]) == ("7", "RUNNING", "ends")
@@ -559,14 +566,13 @@ def test_a_plan_says_that_another_run_will_be_submitted(
     engine: Engine, tool: Tool, config: StackConfig
 ) -> None:
     """Where nothing runs that would be cancelled, `up` still starts nodes."""
-    cluster = design(config, catalog())
-    training = benchmark_design(config, cluster)
+    up = StackUp.of(Stack(ROOT, config.stack), config)
+    training = benchmark_design(config, up.design)
     assert training is not None
-    stack = Stack(ROOT, config.stack)
-    run = BenchmarkRun.of(cluster, training, LocalProvider().layout(cluster), ROOT)
+    run = BenchmarkRun.of(up.design, training, LocalProvider().layout(up.design), ROOT)
 
     def told(training: BenchmarkDesign | None = training) -> list[tuple[str, str, list[Any]]]:
-        found = runs.described(stack, cluster, training)
+        found = runs.described(LocalProvider(), up, training)
         return [(one["kind"], one["line"], one["jobs"]) for one in found]
 
     engine.known = {"benchmark_result": f"/x/bench/{run.folder}/result.json"}
@@ -594,12 +600,13 @@ def test_what_the_machines_say_of_a_failure_comes_after_the_engines_words(
     def fail(_on_event: Any, **_options: Any) -> Any:
         raise UserError("Pulumi: an image was not built", code="test.cause")
 
-    def explain(_self: LocalProvider, _design: Any, since: float) -> str | None:
-        asked.append(since)
-        return more
+    class Cloud(LocalProvider, ExplainsFailures):
+        def explain(self, design: Any, since: float) -> str | None:
+            asked.append(since)
+            return more
 
     monkeypatch.setattr(engine, "up", fail)
-    monkeypatch.setattr(LocalProvider, "explain", explain)
+    monkeypatch.setattr(provider, "load", lambda *_: Cloud())
     with pytest.raises(UserError) as caught:
         operate.bring_up(Stack(ROOT, config.stack), config, console)
     first, *rest = str(caught.value).splitlines()

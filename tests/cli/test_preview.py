@@ -21,7 +21,8 @@ from cli.console.progress import Console
 from cli.engine.automation import PulumiRunner
 from cli.engine.plan import plan
 from cli.providers import provider
-from cli.providers.aws.provider import AwsProvider
+from cli.providers.batch.provider import BatchProvider
+from cli.providers.interface import InstallsHere
 from infra.aws.batch import environment
 from infra.config import load_file
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
@@ -79,7 +80,7 @@ class Engine:
         return {}
 
 
-class Provider(AwsProvider):
+class Provider(BatchProvider, InstallsHere):
     """A provider that notes what it is asked to do."""
 
     def __init__(self, did: list[str]) -> None:
@@ -113,7 +114,7 @@ class Scene:
         self.engine = Engine(self.stack, self.did)
         self._said = io.StringIO()
         monkeypatch.setattr(runner, "select", lambda *_: self.engine)
-        monkeypatch.setattr(provider, "load", lambda _name: Provider(self.did))
+        monkeypatch.setattr(provider, "load", lambda *_: Provider(self.did))
 
     def up(self) -> None:
         console = Console(RichConsole(file=self._said, width=300, soft_wrap=True))

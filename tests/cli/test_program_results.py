@@ -256,7 +256,7 @@ def test_environments_are_listed_with_what_they_are_made_from(
     (apps / "envs" / name / ".complete").touch()
     assert node_environments(tmp_path / "nowhere") == []
     answers = {"environments": json.dumps(node_environments(apps))}
-    monkeypatch.setattr(login_machine, "tool", lambda _up, verb: answers.get(verb, ""))
+    monkeypatch.setattr(login_machine, "tool", lambda _machine, _up, verb: answers.get(verb, ""))
     made = env.environments(StackUp(Stack(ROOT, "local"), "local"))
     assert [
         (one["name"], one["source"], one["complete"], one["python"])

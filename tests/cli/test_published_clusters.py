@@ -18,7 +18,6 @@ import pytest
 
 from cli import main as cli
 from cli import outputs
-from cli.commands import logs
 from cli.providers import login_machine
 from cli.providers.aws.provider import AwsProvider
 from cli.providers.gcp.provider import GcpProvider
@@ -337,7 +336,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
 
 def test_a_local_cluster_is_found_by_its_folder(file: Callable[..., str], run: RunDirectory) -> None:
     up = up_of(file(local()))
-    assert login_machine.tool(up, "status") == "status\n"
+    assert login_machine.tool(LocalProvider(), up, "status") == "status\n"
     files = LocalProvider().files_here(up)
     assert files is not None
     assert not isinstance(files, Inside)
@@ -354,17 +353,17 @@ def test_a_local_cluster_that_is_not_here_is_one_message(
     other = local()
     other["login"]["access"]["machine"] = "fedcba9876"
     for call in (
-        login_machine.cluster_status,
-        lambda up: logs.show(up, None, lines=1, follow=False),
+        LocalProvider().status,
+        lambda up: LocalProvider().logs(up, None, lines=1, follow=False),
     ):
         with sentences.raises("cluster.not-up", "no ", "fedcba9876", kind=NotUpError):
             call(up_of(file(other)))
     (run.cloud / "machines.json").write_text('{"machines": []}')
     with sentences.raises("controller.not-running", "pulumi up --replace"):
-        login_machine.tool(up_of(file(local())), "status")
+        login_machine.tool(LocalProvider(), up_of(file(local())), "status")
     (tmp_path / "runs" / "fedcba9876").symlink_to(run.path)
     with sentences.raises("folder.unsafe", compared=False):
-        login_machine.tool(up_of(file(other)), "status")
+        login_machine.tool(LocalProvider(), up_of(file(other)), "status")
 
 
 # --- the commands ----------------------------------------------------------------------------------------
@@ -423,7 +422,7 @@ def test_a_status_in_another_form_is_one_message(file: Callable[..., str], run: 
     for answer in answers:
         run.tool.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
         with sentences.raises("status.other-form", "./cluster status --outputs o.json:a --json"):
-            login_machine.show_cluster_status(up, as_json=False)
+            LocalProvider().show_status(up, LocalProvider().status(up))
 
 
 def test_messages_name_the_outputs_and_no_stack(
@@ -432,11 +431,11 @@ def test_messages_name_the_outputs_and_no_stack(
     run.tool.write_text("#!/bin/sh\nprintf 'slurmctld \\033[2Jis away\\n' >&2; exit 1\n")
     up = up_of(file({"a b": local()}, "o.json") + ":a b")
     with sentences.raises("cluster.no-status", "slurmctld \\x1b[2Jis away", "--outputs 'o.json:a b'"):
-        login_machine.cluster_status(up)
+        LocalProvider().status(up)
     run.tool.write_text("#!/bin/sh\nexec sleep 30\n")
     monkeypatch.setattr(login_machine, "TOOL_SECONDS", 0.2)
     with sentences.raises("cluster.no-answer", f"cluster {local()['name']}"):
-        login_machine.tool(up, "environments")
+        login_machine.tool(LocalProvider(), up, "environments")
 
 
 SHELL = """

@@ -164,11 +164,11 @@ class Scene:
         put(local_clusters, "end_cluster", "files")
         put(local_clusters, "leftovers", "", [])
 
-        def on_controller(_up: object, words: list[str], **_more: object) -> str:
+        def on_controller(_controller: object, _up: object, words: list[str], **_more: object) -> str:
             self.note("tool backup" if "--list" in words else f"controller {words[0]}")
             return json.dumps({"names": [], "bucket": "b"})
 
-        def tool(_up: object, verb: str, **_more: object) -> str:
+        def tool(_machine: object, _up: object, verb: str, **_more: object) -> str:
             self.note(f"tool {verb}")
             return "{}" if verb == "status" else "[]"
 

@@ -127,7 +127,12 @@ def test_a_command_says_which_stack_was_chosen_and_by_what(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[str] = []
-    monkeypatch.setattr(login_machine, "cluster_status", lambda up: seen.append(up.stack.name) or {})  # type: ignore[func-returns-value]
+
+    def status(_machine: object, up: StackUp) -> dict[str, Any]:
+        seen.append(up.stack.name)
+        return {}
+
+    monkeypatch.setattr(login_machine, "cluster_status", status)
     assert run(monkeypatch, "status", "--json") == 0
     assert capsys.readouterr().err == "", "the usual one needs no words"
     monkeypatch.setenv("SLURM_STACKS_STACK", "team-b")
@@ -152,7 +157,7 @@ def test_what_is_up_is_acted_on_whatever_its_file_says_by_now(
 ) -> None:
     (project / "Pulumi.local.yaml").write_text(text)
     seen: list[Any] = []
-    monkeypatch.setattr(login_machine, "cluster_status", lambda up: seen.append(up) or {})  # type: ignore[func-returns-value]
+    monkeypatch.setattr(login_machine, "cluster_status", lambda _machine, up: seen.append(up) or {})  # type: ignore[func-returns-value]
     monkeypatch.setattr(LocalProvider, "leftovers", lambda *_: [])
     assert run(monkeypatch, "status", "--json") == 2, "nothing is up: the mistake is what matters"
     capsys.readouterr()

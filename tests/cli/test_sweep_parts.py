@@ -17,11 +17,13 @@ from cli.commands.sweep import table
 from cli.commands.sweep.command import Benchmark
 from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
 from cli.commands.sweep.watch import Progress, gone
+from cli.providers.aws.provider import AwsProvider
 from cli.results import Kept
 from infra.config import parse
 from infra.errors import UserError
 from infra.program import locations
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support import sentences, texts
 from tests.support.checkout import ROOT
 from tests.support.stack_values import values
@@ -146,7 +148,10 @@ def test_what_one_of_the_partitions_does_not_have_is_refused(
 @pytest.fixture
 def benchmark() -> Benchmark:
     """A benchmark on AWS, on a partition with GPUs; the other partition has none."""
-    return Benchmark.of(Stack(ROOT, "there"), parse(values("aws", {"@partition": "gpu"}), "there"))
+    return Benchmark.of(
+        AwsProvider(),
+        StackUp.of(Stack(ROOT, "there"), parse(values("aws", {"@partition": "gpu"}), "there")),
+    )
 
 
 def test_each_case_has_a_script_of_its_own(benchmark: Benchmark) -> None:

@@ -12,9 +12,12 @@ import pytest
 from cli import results
 from cli.commands.sweep import command, plan, watch
 from cli.console.progress import Console
+from cli.providers.interface import Runs
+from cli.providers.local.provider import LocalProvider
 from infra.config import load_file
 from infra.errors import UserError
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.doubles import job
 from tests.support.sweep_cluster import STACK, Killed, SweepUser, die, interrupt
 from tests.support.wide import wide
@@ -243,11 +246,8 @@ def test_two_that_watch_keep_each_result_once_and_both_end(
     def second(_stage: str) -> None:
         if user.slurm.looks == 3:
             user.slurm.hooks = {}
-            command.run(
-                Stack(user.project, "test"),
-                load_file(user.project / "Pulumi.test.yaml"),
-                Console(),
-            )
+            up = StackUp.of(Stack(user.project, "test"), load_file(user.project / "Pulumi.test.yaml"))
+            LocalProvider().run(up, Console(), Runs())
 
     user.slurm.hooks = {"show": second}
     done = user.run("--nodes", "1,2", "--repeat", "2")
@@ -306,11 +306,8 @@ def test_who_watches_is_told_of_another_ones_cancel(user: SweepUser) -> None:
     def second(_stage: str) -> None:
         if user.slurm.looks == 3:
             user.slurm.hooks, user.slurm.stuck = {}, True
-            command.cancel(
-                Stack(user.project, "test"),
-                load_file(user.project / "Pulumi.test.yaml"),
-                Console(),
-            )
+            up = StackUp.of(Stack(user.project, "test"), load_file(user.project / "Pulumi.test.yaml"))
+            LocalProvider().cancel(up, Console())
 
     user.slurm.hooks = {"show": second}
     done = user.run("--nodes", "1,2")

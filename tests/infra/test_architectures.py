@@ -245,9 +245,9 @@ def test_up_refuses_with_the_whole_list(stack: str) -> None:
 
 @pytest.mark.parametrize("stack", [*SEED, *OWN])
 def test_the_doctor_names_them_in_one_finding(stack: str) -> None:
-    finding, design, _, provider = doctor.stack_file(Stack(ROOT, stack))
-    assert (finding.severity, provider) == (Severity.STOPS, "aws")
-    assert design is not None, "the other checks go on"
+    finding, up, _ = doctor.stack_file(Stack(ROOT, stack))
+    assert up is not None
+    assert (finding.severity, up.design.provider) == (Severity.STOPS, "aws"), "the other checks go on"
     assert all(path in finding.found for path in of_file(stack))
 
 

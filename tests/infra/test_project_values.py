@@ -17,13 +17,13 @@ from cli.engine import project
 from cli.providers import instance_type_lookup
 from cli.providers import provider as providers
 from cli.providers.clouds import known_clusters
-from cli.providers.clouds.base import file_design
 from infra.config import ConfigError, load_file, stack_file
 from infra.config.advice import warnings
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program import project_file
 from infra.program.stack import Stack
+from operations.access import StackUp
 from tests.support.checkout import ROOT
 
 CLUSTER = "slurm-stacks:cluster"
@@ -60,10 +60,13 @@ READERS: dict[str, Callable[[Stack], tuple[str | None, str | None]]] = {
         options.load(stack).provider_settings,
     ),
     "down, the audit and the sweep": lambda stack: (
-        file_design(stack).region,
-        file_design(stack).provider_settings,
+        StackUp(stack, "aws").design.region,
+        StackUp(stack, "aws").design.provider_settings,
     ),
-    "the account of `down`": lambda stack: (file_design(stack).region, known_clusters.settings(stack)),
+    "the account of `down`": lambda stack: (
+        StackUp(stack, "aws").design.region,
+        known_clusters.settings(stack),
+    ),
     "the embedded runner": lambda stack: (
         project.load(stack).config["aws:region"],
         json.dumps({"profile": project.load(stack).config["aws:profile"]}, separators=(",", ":")),
@@ -175,8 +178,9 @@ def test_stack_files_are_looked_for_where_pulumi_looks(
     assert providers.of_cluster(stack) == "aws"
     with pytest.raises(ConfigError, match="Stacks here: s"):
         load_file(Stack(tmp_path, "t").file)
-    finding, cluster, _, provider = general.stack_file(stack)
-    assert (cluster is not None, provider) == (True, "aws"), finding
+    finding, up, _ = general.stack_file(stack)
+    assert up is not None
+    assert (up.config is not None, up.provider) == (True, "aws"), finding
     assert init.check_new("new", new=True) == tmp_path / "stacks" / "Pulumi.new.yaml"
 
 

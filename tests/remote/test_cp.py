@@ -5,18 +5,19 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cli.commands import cp
 from cli.providers import provider
+from cli.providers.local.provider import LocalProvider
 from infra.errors import EXIT_USAGE
 from infra.program.stack import Stack
 from infra.ssh import Target
 from operations.access import Inside, StackUp
 from tests.support import sentences
+from tests.support.fake_cloud import FakeProvider
 from tests.support.login_machine import LoginMachine
 from tests.support.private_mounts import PrivateMounts
 from tests.support.sshd import make_key, public
@@ -26,24 +27,22 @@ def far_stack(project: Path) -> StackUp:
     return StackUp(Stack(project, "far"), "aws")
 
 
-class Far:
+class Far(FakeProvider):
     """A provider with the test's login machine."""
 
     def __init__(self, target: Target) -> None:
+        super().__init__()
         self.target = target
 
     def ssh(self, *_: Any) -> Target:
         return self.target
-
-    def files_here(self, *_: Any) -> None:
-        return None
 
 
 @pytest.fixture
 def far(machine: LoginMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Far:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a state 100%"))
     made = Far(Target(**{**machine.endpoint, "host_keys": (machine.sshd.host_key,)}, connect_seconds=60))
-    monkeypatch.setattr(provider, "load", lambda _name: made)
+    monkeypatch.setattr(provider, "load", lambda *_: made)
     return made
 
 
@@ -157,7 +156,8 @@ def near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     files: Callable[..., Callable[[str], Path]] = lambda *_: lambda path: shared / path  # noqa: E731
-    monkeypatch.setattr(provider, "load", lambda _name: SimpleNamespace(files_here=files))
+    monkeypatch.setattr(LocalProvider, "files_here", files)
+    monkeypatch.setattr(provider, "load", lambda *_: LocalProvider())
     return shared
 
 
@@ -197,7 +197,8 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
     mounts.run("mount", "--bind", str(machine), str(host))
     words = mounts("env", "-i", "-C", str(host / "home"), "PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8")
     files: Callable[..., Inside] = lambda *_: Inside(tuple(words))  # noqa: E731
-    monkeypatch.setattr(provider, "load", lambda _name: SimpleNamespace(files_here=files))
+    monkeypatch.setattr(LocalProvider, "files_here", files)
+    monkeypatch.setattr(provider, "load", lambda *_: LocalProvider())
     yield host, machine
     mounts.close()
 

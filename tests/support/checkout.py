@@ -141,7 +141,7 @@ class Checkout:
 
         up = StackUp(Stack(self.folder, self.stack), "local")
         try:
-            found = provider.load("local").access(up, command, tty=False)
+            found = provider.machine(up, "exec").access(up, command, tty=False)
         except UserError as error:
             if check:
                 raise AssertionError(f"{' '.join(command)}: {error}") from None

@@ -15,8 +15,8 @@ import pytest
 from cli.changes.jobs import PARTITIONS_LISTING
 from cli.changes.table import Rules
 from cli.findings import Check
-from cli.providers.clouds.base import CloudProvider
 from cli.providers.clouds.listing import Listed
+from cli.providers.clouds.slurm import SlurmCloudProvider
 from infra import bundle
 from infra.clouds.commands import ClusterRef
 from infra.config.changes import Row
@@ -193,7 +193,7 @@ class FakeCloud:
             raise self.refuses
 
 
-class FakeProvider(CloudProvider):
+class FakeProvider(SlurmCloudProvider):
     """A provider that has a `FakeCloud` for each cluster that is asked for.
 
     Attributes:

@@ -114,7 +114,7 @@ class SweepCluster:
     def jobs(self, *states: str) -> list[int]:
         return [number for number, its in self.control.queue.items() if its.state in states]
 
-    def _tool(self, _up: StackUp, verb: str, action: str, *, text: str = "") -> str:
+    def _tool(self, _machine: object, _up: StackUp, verb: str, action: str, *, text: str = "") -> str:
         assert verb == "sweep"
         self._hook(action)
         if not self.up:

@@ -18,7 +18,7 @@ from cli.commands.doctor import general
 from cli.commands.doctor.general import windows
 from cli.console.tables import put
 from cli.findings import Check, Finding, Severity, examine, failed_check, from_error, warns
-from cli.providers import provider as providers
+from cli.providers import provider
 from infra.errors import EXIT_FAILED, UserError
 from infra.program.stack import Stack
 from node.system import plurals
@@ -44,9 +44,10 @@ def findings_of(stack: Stack) -> list[Finding]:
     """Return all findings, in the order in which they are shown."""
     types = list(general.machine_types(stack))
     try:
-        file, design, training, provider = general.stack_file(stack)
+        file, up, training = general.stack_file(stack)
     except Exception as error:  # a broken check must not prevent the others
-        file, design, training, provider = failed_check("stack.file", error), None, None, None
+        file, up, training = failed_check("stack.file", error), None, None
+    design = None if up is None or up.config is None else up.design
     checks = [
         Check("python", functools.partial(general.python, stack.project)),
         Check("environment", general.environment),
@@ -58,16 +59,16 @@ def findings_of(stack: Stack) -> list[Finding]:
         # This runs before the parallel checks, because the program changes the current folder.
         known += general.planned(stack)
         checks.append(Check("slurm", functools.partial(general.slurm, design)))
-    if provider is None:
+    if up is None:
         cure = "Fix the stack file first, and run doctor again."
         known.append(warns("provider", "the stack file does not say where the cluster will be", cure))
     else:
-        checks.insert(1, Check("runner", functools.partial(general.chosen_runner, stack, provider)))
+        checks.insert(1, Check("runner", functools.partial(general.chosen_runner, stack, up.provider)))
         try:
-            chosen = providers.load(provider)
+            chosen = provider.of(up)
             checks += chosen.diagnose(stack, design, training)
             if design is not None:
-                costly = functools.partial(general.changes, stack, design, training, chosen)
+                costly = functools.partial(general.changes, up, training, chosen)
                 checks.append(Check("cluster", costly))
         except UserError as error:
             known.append(from_error("provider", error))

@@ -18,20 +18,21 @@ from cli.commands import runs
 from cli.engine import embedded
 from cli.findings import Finding, Severity, failed_check, fine, from_error, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
+from cli.providers.interface import PlansChanges
 from infra import os_errors
 from infra.config import ConfigError, load_file, placeholders
 from infra.config.stack_file import provider as named_provider
-from infra.design import benchmark_design, design
+from infra.design import benchmark_design
 from infra.errors import UserError
-from infra.instance_types.catalog import catalog
 from infra.program import clusters, locations, owner
 from infra.program.stack import Stack
 from node.slurm.environment import defaults
 from node.system import locks, plurals
 from operations import pages
+from operations.access import StackUp
 
 if TYPE_CHECKING:
-    from cli.providers.provider import Provider
+    from cli.providers.interface import Provider
     from node.design.model import BenchmarkDesign, ClusterDesign
 
 
@@ -40,25 +41,31 @@ RESULTS_MIB = 20
 """Space for the results of some runs, beside the state."""
 
 
-def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDesign | None, str | None]:
+def stack_file(stack: Stack) -> tuple[Finding, StackUp | None, BenchmarkDesign | None]:
     """Check the stack file.
 
     Returns:
-        The finding; the two designs, `None` if the file has mistakes; the provider, if the file names one.
+        The finding; the stack, `None` if the file names no provider, without a configuration if it has
+        mistakes; the benchmark's design, `None` if it has mistakes or no benchmark.
     """
+
+    def with_mistakes() -> StackUp | None:
+        named = named_provider(path, stack.project)
+        return StackUp(stack, named) if named is not None else None
+
     path = stack.file
     check = "stack.file"
     try:
         config = load_file(path, stack.project, scripts=True)
-        cluster = design(config, catalog())
+        up = StackUp.of(stack, config)
+        cluster = up.design
         training = benchmark_design(config, cluster)
     except ConfigError as error:
         do = f"Edit {path.name}" if path.exists() else f"Name another stack, or write {path.name}"
         cure = f"{do}; infra/schema/stack.json says what it may hold."
-        named = named_provider(path, stack.project)
-        return Finding(check, Severity.STOPS, str(error), cure, error.code), None, None, named
+        return Finding(check, Severity.STOPS, str(error), cure, error.code), with_mistakes(), None
     except UserError as error:
-        return from_error(check, error), None, None, named_provider(path, stack.project)
+        return from_error(check, error), with_mistakes(), None
     nodes = sum(partition.max for partition in cluster.partitions)
     text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {plurals.count(nodes, 'node')}"
     text += f" in {plurals.count(len(cluster.partitions), 'partition')}"
@@ -68,8 +75,8 @@ def stack_file(stack: Stack) -> tuple[Finding, ClusterDesign | None, BenchmarkDe
         page = "docs/gcp.md" if cluster.provider == "gcp" else "docs/architectures.md"
         cure = f"Edit {path.name}; {page} says what else each key takes."
         found = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
-        return found, cluster, training, cluster.provider
-    return fine(check, text), cluster, training, cluster.provider
+        return found, up, training
+    return fine(check, text), up, training
 
 
 def slurm(design: ClusterDesign) -> Iterator[Finding]:
@@ -109,18 +116,16 @@ def planned(stack: Stack) -> Iterable[Finding]:
         yield failed_check("stack.plan", error)
 
 
-def changes(
-    stack: Stack, design: ClusterDesign, training: BenchmarkDesign | None, provider: Provider
-) -> Iterable[Finding]:
+def changes(up: StackUp, training: BenchmarkDesign | None, provider: Provider) -> Iterable[Finding]:
     """Check whether `up` would refuse to change a running cluster, because that would cost jobs or files."""
-    found = provider.changes(stack, design)
+    found = provider.changes(up.stack, up.design) if isinstance(provider, PlansChanges) else None
     if found is None:
         return
-    if (reason := table.refusal(*found, hint("up", stack.name, "--replace"))) is not None:
+    if (reason := table.refusal(*found, hint("up", up.stack.name, "--replace"))) is not None:
         finding = from_message("cluster.changes", Severity.STOPS, reason.text)
         yield dataclasses.replace(finding, code=reason.code)
-    if (former := runs.planned(stack, design, training)) is not None:
-        yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(stack.name))
+    if (former := runs.planned(provider, up, training)) is not None:
+        yield from_message("cluster.benchmark", Severity.STOPS, former.refusal(up.stack.name))
 
 
 def python(project: Path) -> Iterable[Finding]:

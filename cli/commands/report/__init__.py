@@ -19,7 +19,6 @@ from infra.program.stack import Stack
 if TYPE_CHECKING:
     from cli.commands.report.programs import Program
     from cli.commands.report.runs import Run
-    from cli.providers.provider import Scheduler
 
 PAGE, TABLE = "report.html", "report.csv"
 LONGEST_NAME = 100
@@ -51,19 +50,9 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
         UserError: A name cannot be a stack's, or has neither results nor a stack file (exit 2); or the folder
             cannot be written (exit 1).
     """
-    names = list(dict.fromkeys(stacks))
-    for name in names:
-        _check_name(name)
-        _check_known(name, project)
-
-    if (scheduler := _of_scheduler(names, project)) is not None:
-        files = Made(*((output or _folder(names)) / name for name in (PAGE, TABLE)))
-        for path, text in zip((files.page, files.table), scheduler.report(), strict=True):
-            _write(path, text)
-        return files
-
     from cli.commands.report import page, runs, table
 
+    names = checked(stacks, project)
     ours: list[Run] = []
     programs: list[Program] = []
     problems: list[str] = []
@@ -85,12 +74,37 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             shown = runs.printable(problem).replace(f"{results.folder(name)}/", "")
             problems.append(f"Left out, because it is not a valid result: {shown}")
     published = runs.published_runs()
-    folder = output or _folder(names)
-    files = Made(folder / PAGE, folder / TABLE)
     # The page is made before anything is written: a failure leaves an earlier report as it was.
     text = page.render(names, ours, published, problems, datetime.now(UTC), programs)
-    _write(files.page, text)
-    _write(files.table, table.text([*ours, *published], programs))
+    return write(names, output, text, table.text([*ours, *published], programs))
+
+
+def checked(stacks: Sequence[str], project: Path | None) -> list[str]:
+    """Return each name once.
+
+    Raises:
+        UserError: As for `make`.
+    """
+    names = list(dict.fromkeys(stacks))
+    for name in names:
+        _check_name(name)
+        _check_known(name, project)
+    return names
+
+
+def write(names: Sequence[str], output: Path | None, page: str, table: str) -> Made:
+    """Write a report of some stacks.
+
+    Args:
+        output: As for `make`.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    folder = output or locations.state_root() / "reports" / "+".join(names)
+    files = Made(folder / PAGE, folder / TABLE)
+    _write(files.page, page)
+    _write(files.table, table)
     return files
 
 
@@ -153,39 +167,6 @@ def _check_known(name: str, project: Path | None) -> None:
         EXIT_USAGE,
         code="report.no-stack",
     )
-
-
-def _folder(names: Sequence[str]) -> Path:
-    return locations.state_root() / "reports" / "+".join(names)
-
-
-def _of_scheduler(names: Sequence[str], project: Path | None) -> Scheduler | None:
-    """Return the scheduler of a stack without Slurm, whose report is another one.
-
-    Raises:
-        UserError: Exit 2; there are other stacks beside it.
-    """
-    from cli.providers import provider
-    from infra.config import load_file
-
-    if project is None:
-        return None
-    for name in names:
-        stack = Stack(project, name)
-        try:
-            scheduler = provider.scheduler(stack, load_file(stack.file, stack.project))
-        except UserError:
-            continue
-        if scheduler is not None and len(names) > 1:
-            raise UserError(
-                f"stack {name} is on AWS Batch, and measures something else: its report is of its own. "
-                f"`./cluster report --stack {name}` makes it",
-                EXIT_USAGE,
-                code="report.batch",
-            )
-        if scheduler is not None:
-            return scheduler
-    return None
 
 
 def _write(path: Path, text: str) -> None:

@@ -20,92 +20,52 @@ from cli.commands.sweep.watch import Progress, Remote, SweepEndedError, SweepGon
 from cli.console.progress import Console
 from cli.console.tables import output
 from cli.engine import interrupt, state
-from cli.providers import provider
+from cli.providers.interface import HasLoginMachine, Runs
 from infra import os_errors
 from infra.benchmark import BenchmarkRun, interpreter
-from infra.design import benchmark_design, design
+from infra.design import benchmark_design
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
-from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.system import plurals
-from operations.access import StackUp
 
 if TYPE_CHECKING:
     from infra.config import StackConfig
     from node.design.model import BenchmarkDesign, ClusterDesign, Partition
+    from operations.access import StackUp
 
 
 BATCH = 10
 """Runs submitted in one call. Each takes Slurm some hundredths of a second, and a call has a time limit."""
 
 
-def run(
-    stack: Stack,
-    config: StackConfig,
-    console: Console,
-    *,
-    nodes: str | None = None,
-    repeat: int | None = None,
-    partitions: str | None = None,
-    gpus: str | None = None,
-) -> None:
-    """Begin a sweep or continue the one under way, watch it to its end, and print its summary and the report.
+class Sweep:
+    """The sweep of one stack of one checkout.
 
     Args:
-        nodes: Numbers of nodes, as in `1,2,4`. If all arguments are None, the sweep that is under way
-            continues, whatever its arguments were.
-        repeat: How often each combination runs.
-        partitions: Names of partitions, as in `cpu,gpu`. None: that of the benchmark.
-        gpus: Numbers of GPUs a node, as in `1,2`. None: the benchmark's, or all of a node's.
-
-    Raises:
-        UserError: See `Sweep.run`.
+        machine: The cluster's login machine.
     """
-    if (scheduler := provider.scheduler(stack, config)) is not None:
-        if partitions is not None or gpus is not None:
-            raise UserError(
-                "--partition and --gpus are of Slurm: AWS Batch has one queue",
-                EXIT_USAGE,
-                code="sweep.batch-options",
-            )
-        scheduler.run(console, nodes, repeat)
-        return
-    Sweep(stack, config, console).run(nodes, repeat, partitions, gpus)
 
-
-def cancel(stack: Stack, config: StackConfig, console: Console) -> None:
-    """End the sweep that is under way. Results that have arrived are kept.
-
-    Raises:
-        UserError: The cluster does not answer.
-    """
-    if (scheduler := provider.scheduler(stack, config)) is not None:
-        scheduler.cancel(console)
-        return
-    Sweep(stack, config, console).cancel()
-
-
-class Sweep:
-    """The sweep of one stack of one checkout."""
-
-    def __init__(self, stack: Stack, config: StackConfig, console: Console) -> None:
-        self._stack = stack
-        self._config = config
+    def __init__(self, machine: HasLoginMachine, up: StackUp, console: Console) -> None:
+        self._machine = machine
+        self._up = up
+        self._stack = up.stack
         self._console = console
-        self._store = Store(stack)
-        self._remote = Remote(StackUp.of(stack, config))
+        self._store = Store(up.stack)
+        self._remote = Remote(machine, up)
 
-    def run(
-        self, nodes: str | None, repeat: int | None, partitions: str | None = None, gpus: str | None = None
-    ) -> None:
-        """Begin or continue the sweep, watch it, and report it.
+    def run(self, asked: Runs) -> None:
+        """Begin or continue the sweep, watch it to its end, and print its summary and the report.
+
+        Args:
+            asked: If all is None, the sweep that is under way continues, whatever its arguments were.
 
         Raises:
             UserError: A run has no result, the arguments are wrong or differ from those of the sweep under
                 way, or the user interrupted the watching.
         """
-        given = (nodes, repeat, partitions, gpus)
-        wanted = None if given == (None,) * len(given) else self._benchmark().request(*given)
+        wanted = None
+        if asked != Runs():
+            wanted = self._benchmark().request(asked.nodes, asked.repeat, asked.partitions, asked.gpus)
         if hint := interrupt.background_hint():
             self._console.say(hint, "dim")
         with self._errors_in_words():
@@ -159,9 +119,7 @@ class Sweep:
     # --- begin or continue ---
 
     def _benchmark(self) -> Benchmark:
-        # Imported here, because continuing a sweep needs no Pulumi.
-
-        return Benchmark.of(self._stack, self._config)
+        return Benchmark.of(self._machine, self._up)
 
     def _under_way(self, wanted: SweepRequest | None) -> Plan | None:
         """Return the plan to continue. `None` means that a new sweep begins.
@@ -273,8 +231,7 @@ class Sweep:
         kept = [progress.kept[number] for number in sorted(progress.kept)]
         for title, lines in table.summary_tables(kept, self._stack.name):
             show_summary(title, lines, output())
-        provider = self._config.cluster.provider
-        beside = shared_cores.after(self._stack, provider, [result.record for result in kept])
+        beside = shared_cores.after(self._machine, self._stack, [result.record for result in kept])
         if beside is not None:
             self._console.say(beside, "yellow")
         failures = _failures(progress)
@@ -375,21 +332,22 @@ def _have(progress: Progress) -> str:
 class Benchmark:
     """The benchmark as the stack file and the checkout describe it now."""
 
+    machine: HasLoginMachine
     stack: Stack
     config: StackConfig
     cluster: ClusterDesign
     training: BenchmarkDesign
 
     @classmethod
-    def of(cls, stack: Stack, config: StackConfig) -> Benchmark:
+    def of(cls, machine: HasLoginMachine, up: StackUp) -> Benchmark:
         """Read the benchmark of a stack.
 
         Raises:
             UserError: The stack has no benchmark (exit 2).
         """
-        cluster = design(config, catalog())
-        training = benchmark_design(config, cluster)
-        if training is None:
+        stack, config = up.stack, up.config
+        training = None if config is None else benchmark_design(config, up.design)
+        if config is None or training is None:
             raise UserError(
                 f"{stack.file}: `run` repeats the stack's benchmark, and it has none. Set "
                 f"slurm-stacks:benchmark.enabled to true, run `./cluster up --stack {stack.name}`, "
@@ -397,7 +355,7 @@ class Benchmark:
                 EXIT_USAGE,
                 code="sweep.no-benchmark",
             )
-        return cls(stack, config, cluster, training)
+        return cls(machine, stack, config, up.design, training)
 
     @property
     def partition(self) -> Partition:
@@ -445,7 +403,7 @@ class Benchmark:
     def plan(self, wanted: SweepRequest) -> Plan:
         """Return a new plan. No other plan uses the folders of its runs."""
         name = secrets.token_hex(4)
-        layout = provider.load(self.cluster.provider).layout(self.cluster)
+        layout = self.machine.layout(self.cluster)
         runs = {case: self._run(case) for case, _ in plans.order(wanted)}
         staged = next(iter(runs.values())).staged
         return Plan(
@@ -491,7 +449,7 @@ class Benchmark:
     def shared_cores(self, plan: Plan) -> list[str]:
         """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""
         runs = [(run.case.partition or self.partition.name, run.nodes) for run in plan.runs]
-        return shared_cores.of_runs(self.stack, self.cluster, runs)
+        return shared_cores.of_runs(self.machine, self.stack, self.cluster, runs)
 
     def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
         """Return the values that an earlier result must have to tell how long the runs of a case take."""
@@ -518,5 +476,5 @@ class Benchmark:
         )
 
     def _run(self, case: Case) -> BenchmarkRun:
-        layout = provider.load(self.cluster.provider).layout(self.cluster)
+        layout = self.machine.layout(self.cluster)
         return BenchmarkRun.of(self.cluster, self._training(case), layout, self.stack.project)

@@ -25,6 +25,7 @@ from node.slurm.phases import Phase, phase
 from node.system import foreign, plurals
 
 if TYPE_CHECKING:
+    from cli.providers.interface import HasLoginMachine
     from operations.access import StackUp
 
 
@@ -305,7 +306,8 @@ class Remote:
     Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
     """
 
-    def __init__(self, up: StackUp) -> None:
+    def __init__(self, machine: HasLoginMachine, up: StackUp) -> None:
+        self._machine = machine
         self._up = up
 
     def submit(
@@ -335,7 +337,7 @@ class Remote:
         return list(self._ask("cancel", [run.folder for run in runs])) if runs else []
 
     def _ask(self, action: str, question: Any) -> Any:
-        text = login_machine.tool(self._up, "sweep", action, text=json.dumps(question))
+        text = login_machine.tool(self._machine, self._up, "sweep", action, text=json.dumps(question))
         try:
             return foreign.parse(text)
         except ValueError:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cli.findings import Check, Finding, fine, warns
+from cli.findings import Check, Finding, warns
 from cli.providers.aws import existing
 from cli.providers.clouds import diagnosis
 from cli.providers.clouds.diagnosis import QUOTAS
@@ -20,12 +19,9 @@ from infra.clouds.commands import ClusterRef
 from infra.config import placeholders, provider_settings
 from infra.errors import UserError
 from node.design.model import Access, ClusterDesign
-from operations import pages, programs
+from operations import pages
 from operations.aws import account
 from operations.clouds import ssh_access
-
-ANSWER_SECONDS = 10.0
-"""The time in which Docker's daemon must answer."""
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:
@@ -35,13 +31,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
     found = [Check("credentials", functools.partial(credentials, design))]
-    if design is not None and design.batch is not None:
-        found += [
-            Check(QUOTAS, functools.partial(limits, design)),
-            Check("docker", functools.partial(docker, design)),
-            Check(existing.PLATFORM, functools.partial(platform, design)),
-        ]
-    elif design is not None:
+    if design is not None:
         found += [
             Check(QUOTAS, functools.partial(limits, design)),
             Check(existing.KEY, functools.partial(pair, design)),
@@ -63,28 +53,6 @@ def credentials(design: ClusterDesign | None) -> Iterable[Finding]:
     ]
     require = functools.partial(account.require, settings)
     return diagnosis.credentials(require, " and ".join(words) or None)
-
-
-def docker(design: ClusterDesign) -> Iterable[Finding]:
-    """Whether the container image can be built here, where the stack has one of its own."""
-    if design.batch is None or design.batch.repository is None:
-        return
-    if shutil.which("docker") is None:
-        cure = (
-            f"Install it: {pages.DOCKER}. Or run `up` once on a machine that has it, or name an image "
-            "that exists (batch.container.image)."
-        )
-        yield warns("docker", "`docker` is not on PATH, so the container image cannot be built here", cure)
-    elif not _docker_answers():
-        cure = "Start it (`sudo systemctl start docker`), and see that you may use it: `docker version`."
-        yield warns("docker", "docker is on PATH, and its daemon does not answer", cure)
-    else:
-        yield fine("docker", "docker answers; the image is built and pushed by `up`")
-
-
-def _docker_answers() -> bool:
-    command = ["docker", "version", "--format", "{{.Server.Version}}"]
-    return not programs.capture(command, seconds=ANSWER_SECONDS).failed
 
 
 def limits(design: ClusterDesign) -> Iterable[Finding]:

@@ -1,23 +1,25 @@
-"""The commands that differ where the scheduler is AWS Batch (`cli.providers.provider.Scheduler`)."""
+"""What the commands do with the jobs of AWS Batch."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli.hints import hint
 from cli.providers.batch import jobs as batch_jobs
-from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program.stack import Stack
-from node.design.model import ClusterDesign
+from cli.providers.interface import Runs
+from infra.aws.batch import access
+from infra.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from node.slurm import phases
 from node.system import plurals
-from operations.aws.batch.service import ALIVE, BatchService, Client, Job
+from operations.aws.batch.service import ALIVE, BatchService, Job
 
 if TYPE_CHECKING:
     from cli.console.progress import Console
+    from node.design.model import BenchmarkDesign
+    from operations.access import StackUp
 
 MOST_JOBS = 50
 FOLLOW_SECONDS = 5.0
@@ -26,34 +28,20 @@ STATES = {"RUNNING": phases.RUNNING, "STARTING": phases.CONFIGURING}
 
 
 class BatchCommands:
-    """A stack's commands.
+    """Batch's half of a `Provider`: AWS itself is asked for what a Slurm cluster's machines would tell."""
 
-    Args:
-        client: Gives boto3 clients; by default of the user's account.
-    """
+    def service(self, up: StackUp) -> BatchService:
+        """Return the stack's queue, jobs and logs."""
+        return BatchService(up.design)
 
-    def __init__(self, stack: Stack, design: ClusterDesign, client: Client | None = None) -> None:
-        self._stack = stack
-        self._service = BatchService(design, client)
-
-    def follow(self, console: Console, *, quiet: bool = False) -> dict[str, Any]:
-        """Submit the stack's job, wait for it, and return its record.
-
-        Raises:
-            UserError: The job failed; or the user does not wait any longer (exit 130).
-        """
-        record = self._run(console, None, 0)
-        if not quiet:
-            show(record)
-        return record
-
-    def status(self) -> dict[str, Any]:
+    def status(self, up: StackUp) -> dict[str, Any]:
         """Queue, jobs and cost in the form of a Slurm cluster's status, with Batch's ids and states.
 
         Raises:
             UserError: The stack is not up, or AWS refuses.
         """
-        service, design = self._service, self._service.design
+        service = self.service(up)
+        design = service.design
         environment, queue = service.environment(), service.queue()
         found = service.jobs()
         (partition,) = design.partitions
@@ -61,20 +49,20 @@ class BatchCommands:
         now = time.time()
         hours = sum(job.nodes * (job.seconds(now) or 0.0) / 3600 for job in found)
         price = partition.price_hour
-        up = -(-int(resources.get("desiredvCpus") or 0) // partition.cpus)
+        running = -(-int(resources.get("desiredvCpus") or 0) // partition.cpus)
         return {
             "partitions": [
                 {
                     "name": partition.name, "machine": partition.instance_type, "min": partition.min,
-                    "max": partition.max, "up": up,
+                    "max": partition.max, "up": running,
                 }
             ],
             "nodes": [],
-            "machines": {"running": up, "pending": 0},
+            "machines": {"running": running, "pending": 0},
             "cloud": None,
             "scheduler": "batch",
             "batch": {"environment": _state(environment), "queue": _state(queue)},
-            "jobs": [self._job(job, environment, queue, now) for job in found if not job.ended],
+            "jobs": [_job(service, job, environment, queue, now) for job in found if not job.ended],
             "ended": [
                 {"id": job.id, "name": job.name, "nodes": job.nodes, "how": batch_jobs.ended(job)}
                 for job in found[::-1] if job.ended
@@ -86,24 +74,23 @@ class BatchCommands:
             },
         }  # fmt: skip
 
-    def show_status(self, status: dict[str, Any]) -> None:
-        """Print the status as tables."""
+    def show_status(self, up: StackUp, status: dict[str, Any]) -> None:
         from cli.console.status import show_status
         from cli.console.tables import cell, new_table, put
 
-        states = status["batch"]
+        config, states = access.of(up.design), status["batch"]
         table = new_table("AWS Batch", "", "state")
-        table.add_row(f"environment {self._service.config.compute_environment}", cell(states["environment"]))
-        table.add_row(f"queue {self._service.config.queue}", cell(states["queue"]))
+        table.add_row(f"environment {config.compute_environment}", cell(states["environment"]))
+        table.add_row(f"queue {config.queue}", cell(states["queue"]))
         put(table)
-        show_status(status, self._stack.name)
+        show_status(status, up.stack.name)
         if status["ended"]:
             over = new_table("\nEnded in the last week", "id", "name", "nodes", "how")
             for job in status["ended"]:
                 over.add_row(*(cell(job[key]) for key in ("id", "name", "nodes", "how")))
             put(over)
 
-    def logs(self, what: str | None, *, lines: int, follow: bool) -> int:
+    def logs(self, up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
         """Print the last lines of a job's node: by its id, or `ID#3` for node 3; by default the newest job's.
 
         Raises:
@@ -116,11 +103,12 @@ class BatchCommands:
                 EXIT_USAGE,
                 code="batch.not-a-node",
             )
-        job = self._find(wanted)
+        service = self.service(up)
+        job = _find(service, up.stack.name, wanted)
         node = int(number) if number else None
         printed = 0
         while True:
-            found = list(self._service.log(job, node))
+            found = list(service.log(job, node))
             for line in found[max(printed, len(found) - lines if printed == 0 else 0) :]:
                 print(line)
             sys.stdout.flush()
@@ -133,9 +121,24 @@ class BatchCommands:
                 time.sleep(FOLLOW_SECONDS)
             except KeyboardInterrupt:
                 return EXIT_INTERRUPTED
-            job = next(iter(self._service.described([job.id])), job)
+            job = next(iter(service.described([job.id])), job)
 
-    def run(self, console: Console, nodes: str | None, repeat: int | None) -> None:
+    def follow(
+        self,
+        up: StackUp,
+        training: BenchmarkDesign | None,
+        console: Console,
+        *,
+        outputs: Mapping[str, Any],
+        quiet: bool,
+    ) -> dict[str, Any]:
+        """Submit the stack's job, wait for it, and return its record."""
+        record = _run(self.service(up), up.stack.name, console)
+        if not quiet:
+            show(record)
+        return record
+
+    def run(self, up: StackUp, console: Console, asked: Runs) -> None:
         """Run the job on several numbers of nodes, one after another, up to the report.
 
         A run that has succeeded is not repeated: `run` again after a disconnect goes on where it was.
@@ -143,77 +146,107 @@ class BatchCommands:
         Raises:
             UserError: The numbers are wrong (exit 2), or a run failed.
         """
-        config = self._service.config
-        counts = parse_nodes(nodes, config.nodes)
+        if asked.partitions is not None or asked.gpus is not None:
+            raise UserError(
+                "--partition and --gpus are of Slurm: AWS Batch has one queue",
+                EXIT_USAGE,
+                code="sweep.batch-options",
+            )
+        service, stack = self.service(up), up.stack.name
+        counts = parse_nodes(asked.nodes, service.config.nodes)
         for count in counts:
-            batch_jobs.check_nodes(self._service, count)
+            batch_jobs.check_nodes(service, count)
         for count in counts:
-            for number in range(repeat or 1):
-                show(self._run(console, count, number))
-        console.say(f"`{hint('report', self._stack.name)}` shows all of them beside the published figures")
+            for number in range(asked.repeat or 1):
+                show(_run(service, stack, console, count, number))
+        console.say(f"`{hint('report', stack)}` shows all of them beside the published figures")
 
-    def cancel(self, console: Console) -> None:
-        """End the queue's jobs that have not ended."""
+    def cancel(self, up: StackUp, console: Console) -> None:
         from operations.aws.account import explained
 
-        jobs = self._service.jobs(*ALIVE)
+        service = self.service(up)
+        jobs = service.jobs(*ALIVE)
         for job in jobs:
             with explained():
-                self._service.batch.terminate_job(jobId=job.id, reason="cancelled by ./cluster run --cancel")
+                service.batch.terminate_job(jobId=job.id, reason="cancelled by ./cluster run --cancel")
         console.say(f"{plurals.count(len(jobs), 'job')} cancelled")
 
-    def report(self) -> tuple[str, str]:
-        """Return the page and the table: our runs beside the published scaling."""
+    def report(self, stack: str, *, alone: bool) -> tuple[str, str]:
+        """Return our runs beside the published scaling."""
         from cli.providers.batch import report
 
-        return report.make(self._stack.name)
-
-    def _run(self, console: Console, nodes: int | None, number: int) -> dict[str, Any]:
-        service, stack = self._service, self._stack.name
-        try:
-            with console.waiting("job"):
-                job = batch_jobs.submit(
-                    service,
-                    nodes,
-                    number=number,
-                    before=lambda count: batch_jobs.prepare(service, count, console.say),
-                    now=console.now,
-                )
-                console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
-                record = batch_jobs.follow(service, job, console.now)
-        except KeyboardInterrupt:
+        if not alone:
             raise UserError(
-                f"not waiting any longer: the job goes on. `{hint('status', stack)}` looks, "
-                f"`{hint('run', stack, '--cancel')}` ends it.",
-                EXIT_INTERRUPTED,
-                code="batch.interrupted",
-            ) from None
-        console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
-        return record
-
-    def _find(self, wanted: str) -> Job:
-        found = list(self._service.described([wanted])) if wanted else self._service.jobs()
-        if not found:
-            where = f"no job {wanted}" if wanted else "no job yet"
-            raise UserError(
-                f"{where} in {self._service.config.queue}: `{hint('status', self._stack.name)}` lists them",
-                code="batch.no-job",
+                f"stack {stack} is on AWS Batch, and measures something else: its report is of its own. "
+                f"`./cluster report --stack {stack}` makes it",
+                EXIT_USAGE,
+                code="report.batch",
             )
-        return found[-1]
+        return report.make(stack)
 
-    def _job(
-        self, job: Job, environment: dict[str, Any] | None, queue: dict[str, Any] | None, now: float
-    ) -> dict[str, Any]:
-        return {
-            "id": job.id,
-            "name": job.name,
-            "user": None,
-            "partition": self._service.config.queue,
-            "state": STATES.get(job.status, phases.PENDING),
-            "elapsed_seconds": job.seconds(now),
-            "nodes": job.nodes,
-            "cause": batch_jobs.waits(job, environment, queue) or None,
-        }
+
+def _run(
+    service: BatchService, stack: str, console: Console, nodes: int | None = None, number: int = 0
+) -> dict[str, Any]:
+    """Submit the job, or find it again, wait for it, and return its record.
+
+    Args:
+        nodes: On how many nodes; by default as the stack file says.
+        number: Which repetition it is.
+
+    Raises:
+        UserError: The job failed; or the user does not wait any longer (exit 130).
+    """
+    try:
+        with console.waiting("job"):
+            job = batch_jobs.submit(
+                service,
+                nodes,
+                number=number,
+                before=lambda count: batch_jobs.prepare(service, count, console.say),
+                now=console.now,
+            )
+            console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
+            record = batch_jobs.follow(service, job, console.now)
+    except KeyboardInterrupt:
+        raise UserError(
+            f"not waiting any longer: the job goes on. `{hint('status', stack)}` looks, "
+            f"`{hint('run', stack, '--cancel')}` ends it.",
+            EXIT_INTERRUPTED,
+            code="batch.interrupted",
+        ) from None
+    console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
+    return record
+
+
+def _find(service: BatchService, stack: str, wanted: str) -> Job:
+    found = list(service.described([wanted])) if wanted else service.jobs()
+    if not found:
+        where = f"no job {wanted}" if wanted else "no job yet"
+        raise UserError(
+            f"{where} in {service.config.queue}: `{hint('status', stack)}` lists them",
+            code="batch.no-job",
+        )
+    return found[-1]
+
+
+def _job(
+    service: BatchService,
+    job: Job,
+    environment: dict[str, Any] | None,
+    queue: dict[str, Any] | None,
+    now: float,
+) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "user": None,
+        "partition": service.config.queue,
+        "state": STATES.get(job.status, phases.PENDING),
+        "elapsed_seconds": job.seconds(now),
+        "nodes": job.nodes,
+        "cause": batch_jobs.waits(job, environment, queue) or None,
+    }
 
 
 def parse_nodes(text: str | None, most: int) -> list[int]:
@@ -233,18 +266,6 @@ def parse_nodes(text: str | None, most: int) -> list[int]:
             f"--nodes: {text}; allowed: numbers of nodes, like 2,4", EXIT_USAGE, code="batch.nodes-form"
         )
     return list(dict.fromkeys(map(int, parts)))
-
-
-def refuse_login(stack: str) -> UserError:
-    """Return the answer to commands that need a login machine."""
-    return UserError(
-        "AWS Batch has no login machine: jobs are containers, and there is nothing to log in to. "
-        f"`{hint('status', stack)}` shows the queue, `{hint('logs', stack, 'JOB')}` a job's output, "
-        f"`{hint('run', stack, '--nodes 2')}` runs the job; to run another program, set "
-        f"batch.container.command in Pulumi.{stack}.yaml; copy files through S3",
-        EXIT_REFUSED,
-        code="batch.no-login-machine",
-    )
 
 
 def show(record: dict[str, Any]) -> None:

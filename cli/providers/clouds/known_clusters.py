@@ -8,6 +8,7 @@ one by now. So the user's record of the cluster (`infra.program.clusters`) holds
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -21,7 +22,7 @@ from infra.program import clusters, folders
 from infra.program.stack import Stack
 from node.design.model import ClusterDesign
 from node.system import plurals
-from operations.access import Outputs
+from operations.access import Outputs, StackUp
 from operations.clouds import environment
 from operations.clouds.cloud import Cloud
 
@@ -49,6 +50,32 @@ def settings(stack: Stack) -> str | None:
         if error.mistakes:
             raise
     return next((place.provider_settings for place in reversed(known_places(stack))), None)
+
+
+def made(up: StackUp, outputs: Outputs) -> list[ClusterRef]:
+    """Return the clusters that this stack has made; without a record of any, the stack file's cluster.
+
+    Raises:
+        UserError: The stack file has mistakes, or its settings of the provider are refused.
+    """
+    named = settings(up.stack)
+    known = ClusterRef.known(outputs(), named)
+    noted = known_places(up.stack)
+    # A cluster was made as the settings of then say, and the engine ends it as those of now say.
+    others = [p for p in noted if not provider_settings.same_account(p.provider_settings, named)]
+    noted = [*(dataclasses.replace(place, provider_settings=named) for place in noted), *others]
+    found = dict.fromkeys([*([known] if known else []), *noted])
+    if found:
+        return list(found)
+    try:
+        return [ClusterRef.of(up.design)]
+    except UserError as error:
+        raise UserError(
+            f"the engine knows no cluster of stack {up.stack.name}, and its file does not say which one "
+            f"to look for:\n{error}",
+            error.exit_code,
+            code="cluster.unknown",
+        ) from error
 
 
 def refuse_unknown_account(stack: Stack) -> None:
@@ -224,21 +251,17 @@ def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> It
         yield stops("name", *taken(stack, place, namesakes))
 
 
-def refuse_foreign(
-    provider: Provider, stack: Stack, outputs: Outputs, read: Callable[[Stack], ClusterDesign]
-) -> None:
+def refuse_foreign(provider: Provider, up: StackUp, outputs: Outputs) -> None:
     """Refuse a `down` that would end the cluster of another stack, because the stack file has its name.
-
-    Args:
-        read: Gives the stack file's design.
 
     Raises:
         UserError: Exit 3; the message names that stack.
     """
+    stack = up.stack
     if ClusterRef.known(outputs()) is not None or known_places(stack):
         return
     try:
-        design = read(stack)
+        design = up.design
         others = provider.stacks_of(design) - {provider.cloud(ClusterRef.of(design)).label_of(stack.name)}
     except UserError:  # what `down` itself needs fails again, with its own message
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cli.providers.clouds.base import CloudProvider
+from cli.providers.clouds.slurm import SlurmCloudProvider
 from infra.clouds.commands import ClusterRef
 from node.design.model import ClusterDesign
 from operations.clouds.cloud import Cloud
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from infra.instance_types.catalog import Described
 
 
-class GcpProvider(CloudProvider):
+class GcpProvider(SlurmCloudProvider):
     """Connects the shared commands to Google Cloud. Modules are imported when they are needed."""
 
     def require(self, provider_settings: str | None) -> None:

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.engine import state
+from cli.providers.interface import (
+    HasController,
+    HasFilesHere,
+    InstallsHere,
+    MakesEnvironments,
+    PlansChanges,
+    Provider,
+    SharesCores,
+)
 from cli.providers.local import clusters
+from cli.providers.slurm import SlurmCommands
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program import locations, owner
 from infra.program.stack import Stack
@@ -28,7 +38,16 @@ if TYPE_CHECKING:
     from infra.ssh import Target
 
 
-class LocalProvider:
+class LocalProvider(
+    SlurmCommands,
+    Provider,
+    HasController,
+    HasFilesHere,
+    InstallsHere,
+    MakesEnvironments,
+    PlansChanges,
+    SharesCores,
+):
     """The provider whose machines are on this host: processes, or containers that boot."""
 
     def check_host(self, design: ClusterDesign) -> None:
@@ -81,7 +100,7 @@ class LocalProvider:
 
         return sshd.target(up, _standing(up))
 
-    def files_here(self, up: StackUp) -> Files | Inside | None:
+    def files_here(self, up: StackUp) -> Files | Inside:
         return machine_access.files(_standing(up))
 
     def settings_here(self, up: StackUp) -> Settings | None:
@@ -134,43 +153,29 @@ class LocalProvider:
 
     def drain(
         self,
-        stack: Stack,
+        up: StackUp,
         outputs: Outputs,
         say: Callable[[str], None],
         agree: Callable[[Sequence[Job]], None],
     ) -> None:
         from cli.providers.local import running
 
-        running.drain(RunDirectory.of(stack), stack, say, agree)
+        running.drain(RunDirectory.of(up.stack), up.stack, say, agree)
 
-    def repair(self, stack: Stack, say: Callable[[str], None]) -> None:
+    def repair(self, up: StackUp, say: Callable[[str], None]) -> None:
         from operations.local import cluster
 
-        if not RunDirectory.of(stack).path.exists():
+        if not RunDirectory.of(up.stack).path.exists():
             return
-        with state.locked(stack, "up"):
-            cluster.repair(stack, say)
+        with state.locked(up.stack, "up"):
+            cluster.repair(up.stack, say)
 
-    def silence(self, stack: Stack) -> UserError | None:
-        """Return nothing: `access` looks whether the controller runs."""
-        return None
-
-    def explain(self, design: ClusterDesign, since: float) -> str | None:
-        """Return nothing: `up` has reported everything itself."""
-        return None
-
-    def lost(
-        self, stack: Stack, outputs: Outputs, say: Callable[[str], None], hosts: Sequence[str]
-    ) -> Sequence[str]:
-        """Return nothing: the deletion of a local resource needs no machine."""
-        return ()
-
-    def force_cleanup(self, stack: Stack, outputs: Outputs) -> None:
+    def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:
         from operations.local.agent import end_cluster
 
-        with state.locked(stack, "down"):
-            end_cluster(RunDirectory.of(stack))
-            owner.release(stack)
+        with state.locked(up.stack, "down"):
+            end_cluster(RunDirectory.of(up.stack))
+            owner.release(up.stack)
 
     def neighbours(self, stack: Stack) -> list[str]:
         from cli.providers.local import host_checks
@@ -184,11 +189,8 @@ class LocalProvider:
         problem = names.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
         return [] if problem is None else [problem]
 
-    def kept(self, stack: Stack, outputs: Outputs) -> list[str]:
-        return []
-
-    def leftovers(self, stack: Stack, outputs: Outputs) -> list[str]:
-        return clusters.leftovers(RunDirectory.of(stack))
+    def leftovers(self, up: StackUp, outputs: Outputs) -> list[str]:
+        return clusters.leftovers(RunDirectory.of(up.stack))
 
 
 def _standing(up: StackUp) -> RunDirectory:

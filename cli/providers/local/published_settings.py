@@ -6,8 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.design import design
-from infra.instance_types.catalog import catalog
 from infra.program import owner
 from node.design.model import PROCESS, Settings, Site
 from node.design.published import read_settings
@@ -17,7 +15,6 @@ from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from infra.config import StackConfig
     from node.design.model import ClusterDesign
 
 
@@ -32,7 +29,7 @@ def settings(up: StackUp) -> Settings | None:
         return None
     if run.containers:
         published = _published(run)
-        design = _design(up.config) or (published.design if published else None)
+        design = _design(up) or (published.design if published else None)
         # A container's disk has the same layout as the files of process machines.
         if design is None:
             return None
@@ -40,7 +37,7 @@ def settings(up: StackUp) -> Settings | None:
         return Settings(design, _site(run, run.disk("controller")))
     if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
         return found
-    design = _design(up.config)
+    design = _design(up)
     return None if design is None else Settings(design, _site(run, run.path))
 
 
@@ -51,9 +48,9 @@ def _read(file: Path) -> Settings | None:
         return None
 
 
-def _design(config: StackConfig | None) -> ClusterDesign | None:
+def _design(up: StackUp) -> ClusterDesign | None:
     """Return the design of the stack file; `None` if the file has mistakes."""
-    return None if config is None else design(config, catalog())
+    return None if up.config is None else up.design
 
 
 def _site(run: RunDirectory, root: Path) -> Site:

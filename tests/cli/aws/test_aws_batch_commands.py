@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,14 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from cli.commands import logs
-from cli.commands import report as reports
-from cli.commands.sweep import command as sweep
+from cli.commands.report import command as reports
 from cli.console.progress import Console
 from cli.findings import Severity
-from cli.providers import login_machine, provider
-from cli.providers.aws import diagnosis
-from cli.providers.aws.provider import AwsProvider
-from cli.providers.batch import jobs
-from cli.providers.batch.commands import BatchCommands, parse_nodes
+from cli.providers import provider
+from cli.providers.batch import diagnosis, jobs
+from cli.providers.batch.commands import parse_nodes
+from cli.providers.batch.provider import BatchProvider
+from cli.providers.interface import Runs
 from infra.config import load_file
 from infra.errors import EXIT_REFUSED
 from node.design.model import Budget
@@ -50,44 +48,40 @@ __all__ = ["account", "batch_account", "moto"]
 
 
 @pytest.fixture
-def up(batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackUp]:
+def up(batch_account: BatchAccount, monkeypatch: pytest.MonkeyPatch) -> StackUp:
     """The stack as the commands find it."""
-    config = load_file(STACK.file)
-    monkeypatch.setattr(
-        provider, "scheduler", lambda stack, _config: BatchCommands(stack, DESIGN, batch_account)
-    )
-    return iter([StackUp.of(STACK, config)])
+    monkeypatch.setattr(BatchProvider, "service", lambda _self, _up: BatchService(DESIGN, batch_account))
+    return StackUp.of(STACK, load_file(STACK.file))
 
 
 def test_status_and_logs_and_run(
-    up: Iterator[StackUp], batch_account: BatchAccount, capsys: pytest.CaptureFixture[str]
+    up: StackUp, batch_account: BatchAccount, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = next(up)
+    chosen = provider.of(up)
     made = jobs.submit(BatchService(DESIGN, batch_account), 2)
     stream = batch_account("batch").describe_jobs(jobs=[made.id])["jobs"][0]["container"]["logStreamName"]
     batch_account.write_log(
         stream, *(f"line {number}" for number in range(50)), f"RESULT {json.dumps(RESULT)}"
     )
-    login_machine.show_cluster_status(known, as_json=False)
+    found = chosen.status(up)
+    chosen.show_status(up, found)
     text = capsys.readouterr().out
     assert "environment tensorflow-gpu-fsx-ce  enabled, valid" in text
     assert "queue tf-queue                     enabled, valid" in text
     assert made.id in text
-    login_machine.show_cluster_status(known, as_json=True)
-    found = json.loads(capsys.readouterr().out)
+    assert json.loads(json.dumps(found)) == found
     assert found["partitions"][0]["name"] == "tf-queue"
     assert [one["how"] for one in found["ended"]] == ["succeeded"]
-    assert logs.show(known, made.id, lines=3, follow=False) == 0
+    assert chosen.logs(up, made.id, lines=3, follow=False) == 0
     assert capsys.readouterr().out.splitlines()[:2] == ["line 48", "line 49"]
-    assert known.config is not None
-    sweep.run(STACK, known.config, Console(), nodes="2")
+    chosen.run(up, Console(), Runs(nodes="2"))
     assert "98000.5" in capsys.readouterr().out
     (record,) = jobs.load_records("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
     with sentences.raises("sweep.batch-options"):
-        sweep.run(STACK, known.config, Console(), nodes="2", gpus="1")
+        chosen.run(up, Console(), Runs(nodes="2", gpus="1"))
     with sentences.raises("batch.no-job", "nowhere"):
-        logs.show(known, "nowhere", lines=3, follow=False)
+        chosen.logs(up, "nowhere", lines=3, follow=False)
 
 
 BUDGET = dataclasses.replace(DESIGN, budget=Budget(max_usd=1000.0, max_hours=64.0, running_jobs="cancel"))
@@ -112,13 +106,14 @@ def spend(batch_account: BatchAccount) -> Callable[[int], None]:
 
 
 def test_status_says_what_is_left_of_the_budget(
-    batch_account: BatchAccount, spend: Callable[[int], None]
+    up: StackUp, batch_account: BatchAccount, spend: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1000 USD are 32 machine-hours: 38 ticks with ten machines up are all but 12 USD of them."""
-    batch_commands = BatchCommands(STACK, BUDGET, batch_account)
-    assert batch_commands.status()["cost"]["budget"]["left_usd"] == 1000.0
+    monkeypatch.setattr(BatchProvider, "service", lambda _self, _up: BatchService(BUDGET, batch_account))
+    chosen = provider.of(up)
+    assert chosen.status(up)["cost"]["budget"]["left_usd"] == 1000.0
     spend(38 * 10)
-    found = batch_commands.status()["cost"]["budget"]
+    found = chosen.status(up)["cost"]["budget"]
     assert found["left_usd"] == pytest.approx(1000 - 380 * 5 / 60 * 31.212, abs=0.1)
     assert found["left_hours"] == pytest.approx(64 - 380 * 5 / 60), "each limit has a rest of its own"
     assert found["used"] == pytest.approx(1 - found["left_usd"] / 1000)
@@ -157,13 +152,10 @@ def test_numbers_of_nodes() -> None:
 
 
 def test_nobody_logs_in_and_the_message_says_what_to_do_instead() -> None:
-    for asked in (
-        lambda: AwsProvider().access(StackUp(STACK, "aws"), ["squeue"], tty=False),
-        lambda: AwsProvider().ssh(StackUp(STACK, "aws")),
-    ):
-        with sentences.raises("batch.no-login-machine", "`./cluster status --stack aws-batch`") as caught:
-            asked()
-        assert caught.value.exit_code == EXIT_REFUSED
+    up = StackUp.of(STACK, load_file(STACK.file))
+    with sentences.raises("batch.no-login-machine", "`./cluster status --stack aws-batch`") as caught:
+        provider.machine(up, "exec")
+    assert caught.value.exit_code == EXIT_REFUSED
 
 
 def test_the_doctor_says_that_docker_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

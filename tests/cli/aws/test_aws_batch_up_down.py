@@ -24,17 +24,20 @@ from cli.changes.decision import CheckedChanges
 from cli.commands import operate
 from cli.console.events import Summary
 from cli.console.progress import Console
-from cli.providers.aws.provider import AwsProvider
+from cli.providers import provider
 from cli.providers.batch import changes, jobs, queues, teardown
+from cli.providers.batch.provider import BatchProvider
 from cli.providers.clouds.base import CloudProvider
+from cli.providers.local.provider import LocalProvider
 from infra.addresses import private_parts
 from infra.aws.batch import access
 from infra.aws.batch.definition import ImageRequest
 from infra.aws.tags import CLUSTER, log_group
 from infra.clouds.commands import ClusterRef
-from infra.config import load_file
+from infra.config import load_file, parse
 from infra.errors import EXIT_REFUSED, UserError
 from node.design.model import ClusterDesign
+from operations.access import StackUp
 from operations.aws.batch import __main__, shutdown
 from operations.aws.batch.service import BatchService
 from tests.support import sentences
@@ -51,6 +54,7 @@ from tests.support.batch_account import (
     moto,
 )
 from tests.support.batch_stack import batch_design
+from tests.support.stack_values import values
 
 __all__ = ["account", "batch_account", "moto"]
 
@@ -255,13 +259,29 @@ def test_a_stack_that_is_of_batch_asks_whatever_its_file_says_now(
     monkeypatch.setattr(queues, "refuse_if_working", lambda *_arguments: None)
     monkeypatch.setattr(changes, "refuse_shared_addresses", lambda *_arguments: None)
     monkeypatch.setattr(CloudProvider, "check_changes", lambda *_arguments, **_options: CheckedChanges())
-    up = {"cluster": {"name": "aws-batch", "region": REGION, "scheduler": {"name": "batch"}}}
-    for wanted in (
-        dataclasses.replace(DESIGN, name="new"),
-        dataclasses.replace(DESIGN, name="new", batch=None),
-    ):
-        AwsProvider().check_changes(STACK, wanted, lambda: up, print, replace=replace)
+    for kind in ("batch", "aws"):
+        up = StackUp.of(STACK, parse(values(kind, {"name": "new", "aws:region": REGION}), "aws-batch"))
+        request = operate.Request(up, None, provider.of(up), False, replace, True, 0.0)
+        checked = operate._checked(request, Engine(lambda: None), Console())  # type: ignore[arg-type]
+        assert isinstance(checked.former, BatchProvider), "what is up is ended as what it is"
     assert asked == [("new", PLACE)] * (0 if replace else 2)
+
+
+def test_what_is_up_comes_down_as_what_it_is_and_without_outputs_as_its_file_says() -> None:
+    of_batch = StackUp.of(STACK, load_file(STACK.file))
+    for outputs, batch in (
+        ({}, True),
+        ({"cluster": "no object"}, True),
+        ({"cluster": {"scheduler": {"name": "batch"}}}, True),
+        ({"cluster": {"scheduler": {"name": "slurm"}}}, False),
+    ):
+        found = provider.of_what_is_up(of_batch, lambda outputs=outputs: outputs)  # type: ignore[misc]
+        assert isinstance(found, BatchProvider) == batch, outputs
+    broken = StackUp(STACK, "aws")
+    assert not isinstance(provider.of_what_is_up(broken, dict), BatchProvider)
+    local = StackUp(STACK, "local")
+    found = provider.of_what_is_up(local, lambda: pytest.fail("the engine is asked"))
+    assert isinstance(found, LocalProvider)
 
 
 # --- the image --------------------------------------------------------------------------------------------
@@ -539,6 +559,6 @@ def test_up_ends_in_the_result_and_down_in_nothing(
     assert "images per second" in text
     assert "slurm-stacks/v1: aws-batch, AWS Batch, partitions tf-queue" in text
     assert operate.bring_up(STACK, config, Console(), benchmark=False, quiet=True)["result"] is None
-    operate.take_down(STACK, "aws", Console(), yes=True)
+    operate.take_down(StackUp.of(STACK, config), Console(), yes=True)
     assert engine.did == ["preview", "up", "preview without a job", "up without a job", "destroy"]
     assert teardown.left([PLACE]) == []

@@ -8,7 +8,7 @@ import pytest
 
 from cli.providers.aws.provider import AwsProvider
 from cli.providers.clouds import known_clusters
-from cli.providers.clouds.base import CloudProvider
+from cli.providers.clouds.slurm import SlurmCloudProvider
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError
 from infra.errors import EXIT_REFUSED, UserError
@@ -48,7 +48,7 @@ def outputs() -> dict[str, object]:
 def asked(stack: Stack, *, known: bool = True) -> list[ClusterRef]:
     """Return the clusters of which `down` asks what is left."""
     provider = FakeProvider()
-    provider.leftovers(stack, outputs if known else dict)
+    provider.leftovers(StackUp(stack, "aws"), outputs if known else dict)
     return list(provider.clouds)
 
 
@@ -78,18 +78,18 @@ def test_a_former_profile_that_is_gone_is_named_with_what_to_do(
     monkeypatch.setattr(FakeProvider, "cloud", lambda _self, place: Cloud(place))
     known_clusters.note_cluster(stack, at(RESEARCH))
     with sentences.raises("aws.credentials-unusable", compared=False):
-        FakeProvider().leftovers(stack, outputs)
+        FakeProvider().leftovers(StackUp(stack, "aws"), outputs)
     write(stack, "  aws:profile: other\n")
     record = clusters.of(stack)
     assert record is not None
     with sentences.raises(
         "cluster.former-account", RESEARCH, "no such profile", f"rm {record.file}", compared=False
     ) as raised:
-        FakeProvider().leftovers(stack, outputs)
+        FakeProvider().leftovers(StackUp(stack, "aws"), outputs)
     assert raised.value.exit_code == EXIT_REFUSED
     assert clusters.of(stack) is not None, "nobody knows yet whether something is left"
     record.file.unlink()
-    assert FakeProvider().leftovers(stack, outputs) == []
+    assert FakeProvider().leftovers(StackUp(stack, "aws"), outputs) == []
 
 
 def test_an_environment_that_the_file_no_longer_names_is_not_waited_for(stack: Stack) -> None:
@@ -115,9 +115,9 @@ def test_without_a_file_that_can_be_read_the_record_says_who_is_asked(stack: Sta
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda provider, stack: provider.leftovers(stack, outputs),
-        lambda provider, stack: provider.force_cleanup(stack, outputs),
-        lambda provider, stack: provider.leftovers(stack, dict),
+        lambda provider, stack: provider.leftovers(StackUp(stack, "aws"), outputs),
+        lambda provider, stack: provider.force_cleanup(StackUp(stack, "aws"), outputs),
+        lambda provider, stack: provider.leftovers(StackUp(stack, "aws"), dict),
         lambda provider, stack: provider.ssh(StackUp(stack, "aws")),
         lambda provider, stack: provider.on_controller(StackUp(stack, "aws"), []),
     ],
@@ -145,13 +145,13 @@ def test_a_setting_that_only_the_engine_follows_is_refused_before_anybody_is_ask
     ],
 )
 def test_down_is_refused_before_the_engine_destroys_anything(
-    provider: type[CloudProvider], line: str, top: str, code: str, stack: Stack
+    provider: type[SlurmCloudProvider], line: str, top: str, code: str, stack: Stack
 ) -> None:
     known_clusters.note_cluster(stack, at(None))
     write(stack, line, top)
     said: list[str] = []
     with pytest.raises(UserError) as raised:
-        provider().drain(stack, outputs, said.append, lambda _jobs: None)
+        provider().drain(StackUp(stack, "aws"), outputs, said.append, lambda _jobs: None)
     mistakes = raised.value.mistakes if isinstance(raised.value, ConfigError) else ()
     assert ([mistake.code for mistake in mistakes] or [raised.value.code]) == [code]
     assert said == []

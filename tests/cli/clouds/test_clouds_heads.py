@@ -353,7 +353,7 @@ def test_without_its_login_machine_a_cluster_is_told_from_one_that_was_never_up(
     with sentences.raises("controller.gone", "`./cluster up --stack test`"):
         provider.ssh(StackUp(stack, "aws"))
     cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="aws.no-credentials")
-    assert provider.silence(stack) is None
+    assert provider.silence(StackUp(stack, "aws")) is None
     with pytest.raises(UserError, match="there are no credentials"):
         provider.ssh(StackUp(stack, "aws"))
 
@@ -387,14 +387,14 @@ def test_down_looks_for_the_hosts_that_the_engine_knows(cloud: FakeCloud, provid
     cloud.run("login-0")
     said: list[str] = []
     hosts = ["controller", "login-0"]
-    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ()
+    assert provider.lost(StackUp(NOWHERE, "aws"), outputs, said.append, hosts) == ()
     lose(cloud, state="stopped")
-    assert provider.lost(NOWHERE, outputs, said.append, hosts) == (), "it is not lost"
+    assert provider.lost(StackUp(NOWHERE, "aws"), outputs, said.append, hosts) == (), "it is not lost"
     assert said == []
     lose(cloud)
-    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ("controller",)
+    assert provider.lost(StackUp(NOWHERE, "aws"), outputs, said.append, hosts) == ("controller",)
     cloud.there.clear()
-    assert provider.lost(NOWHERE, outputs, said.append, hosts) == ("controller", "login-0")
+    assert provider.lost(StackUp(NOWHERE, "aws"), outputs, said.append, hosts) == ("controller", "login-0")
     assert all("the engine forgets what ended with it" in line for line in said)
 
 
@@ -402,7 +402,7 @@ def test_down_goes_on_where_the_cloud_does_not_tell(cloud: FakeCloud, provider: 
     cloud.up(kept())
     cloud.refuses = UserError("there are no credentials", EXIT_REFUSED, code="test.cause")
     said: list[str] = []
-    assert provider.lost(NOWHERE, outputs, said.append, ["controller"]) is None
+    assert provider.lost(StackUp(NOWHERE, "aws"), outputs, said.append, ["controller"]) is None
     assert said == [
         "the engine itself asks for the machines of controller, because: there are no credentials"
     ]

@@ -21,6 +21,7 @@ from infra.program import clusters, locations
 from infra.program.stack import Stack
 from node.design.model import Host, Mount
 from node.slurm.fields import LISTED
+from operations.access import StackUp
 from operations.clouds.cloud import KeptStorage
 from operations.openssh import SshError
 from tests.support import sentences
@@ -87,7 +88,7 @@ def drain(
     agree: Callable[[Sequence[Job]], None] = lambda jobs: None,
 ) -> list[str]:
     said: list[str] = []
-    provider.drain(stack, known, said.append, agree)
+    provider.drain(StackUp(stack, "aws"), known, said.append, agree)
     return said
 
 
@@ -240,8 +241,8 @@ def test_after_a_rename_the_cluster_that_is_up_is_drained_reported_and_cleaned_u
     cloud.run("cpu-0", role="compute")
     assert len(drain(provider, stack)) == 1
     assert "case '  ' in" in head.lines[1]
-    assert provider.leftovers(stack, outputs) == ["machine controller", "machine cpu-0"]
-    provider.force_cleanup(stack, outputs)
+    assert provider.leftovers(StackUp(stack, "aws"), outputs) == ["machine controller", "machine cpu-0"]
+    provider.force_cleanup(StackUp(stack, "aws"), outputs)
     assert cloud.did == ["end cpu-0", "remove loose", "end images"]
     assert set(provider.clouds) == {PLACE}, "nobody was asked about the other"
 
@@ -251,14 +252,14 @@ def test_what_is_left_of_a_cluster_is_found_by_the_next_down_too(
 ) -> None:
     """The first `down` deletes the outputs; the cluster is forgotten only when nothing is left."""
     cloud.left = ["volume vol-1"]
-    assert provider.leftovers(stack, outputs) == ["volume vol-1"]
-    assert provider.leftovers(stack, dict) == ["volume vol-1"]
-    provider.force_cleanup(stack, dict)
+    assert provider.leftovers(StackUp(stack, "aws"), outputs) == ["volume vol-1"]
+    assert provider.leftovers(StackUp(stack, "aws"), dict) == ["volume vol-1"]
+    provider.force_cleanup(StackUp(stack, "aws"), dict)
     assert cloud.did == ["remove loose", "end images"]
     cloud.left = []
-    assert provider.leftovers(stack, dict) == []
+    assert provider.leftovers(StackUp(stack, "aws"), dict) == []
     assert set(provider.clouds) == {PLACE}
-    provider.leftovers(stack, dict)
+    provider.leftovers(StackUp(stack, "aws"), dict)
     assert set(provider.clouds) == {PLACE, ClusterRef("renamed", "eu-west-1")}, (
         "the file's, as of a new stack"
     )
@@ -268,13 +269,15 @@ def test_what_stays_is_said_whether_or_not_the_stack_file_is_right(
     cloud: FakeCloud, provider: FakeProvider, stack: Stack
 ) -> None:
     cloud.stays = [KeptStorage("home", "disk d-1", 50, "", {"kind": "nfs", "existing": "d-1"}, 0.08)]
-    lines = provider.kept(stack, outputs)
+    lines = provider.kept(StackUp(stack, "aws"), outputs)
     assert lines[1] == "  disk d-1 (home, 50 GiB): 0.0055 USD an hour, 4.00 USD a month"
     assert lines[-1] == "      home: {kind: nfs, existing: d-1}"
     stack.file.write_text("config: {}\n")
-    assert provider.kept(stack, outputs) == lines
+    assert provider.kept(StackUp(stack, "aws"), outputs) == lines
     cloud.refuses = UserError("no credentials", code="aws.no-credentials")
-    assert provider.kept(stack, outputs) == ["what stays on purpose could not be listed: no credentials"]
+    assert provider.kept(StackUp(stack, "aws"), outputs) == [
+        "what stays on purpose could not be listed: no credentials"
+    ]
 
 
 def test_an_up_that_would_make_anew_what_an_earlier_down_kept_says_so(
@@ -298,8 +301,8 @@ def test_what_an_up_has_begun_is_looked_for_whatever_became_of_it(
     other = ClusterRef("d", "region-2")
     provider.check_changes(stack, made(name="d", region="region-2"), dict, print, replace=True)
     cloud.left, provider.clouds[other].left = ["volume vol-1"], ["bucket b"]
-    assert provider.leftovers(stack, dict) == ["volume vol-1", "bucket b"]
-    provider.force_cleanup(stack, dict)
+    assert provider.leftovers(StackUp(stack, "aws"), dict) == ["volume vol-1", "bucket b"]
+    provider.force_cleanup(StackUp(stack, "aws"), dict)
     assert cloud.did == provider.clouds[other].did == ["remove loose", "end images"]
 
 
@@ -324,7 +327,7 @@ def test_a_note_that_is_damaged_is_none(stack: Stack) -> None:
 
 
 def test_without_outputs_it_is_the_stack_files(provider: FakeProvider, stack: Stack) -> None:
-    assert provider.leftovers(stack, dict) == []
+    assert provider.leftovers(StackUp(stack, "aws"), dict) == []
     assert set(provider.clouds) == {PLACE, ClusterRef("renamed", "eu-west-1")}
 
 
@@ -336,12 +339,12 @@ def test_a_broken_stack_file_keeps_nobody_from_going_down(
         one.file.write_text(FILE.replace("max: 2", "max: -2"))
     cloud.up(made())
     assert len(drain(provider, stack)) == 1
-    assert provider.leftovers(stack, outputs) == ["machine controller"]
+    assert provider.leftovers(StackUp(stack, "aws"), outputs) == ["machine controller"]
     with sentences.raises("cluster.unknown", "nodes.max") as caught:
-        provider.leftovers(new, dict)
+        provider.leftovers(StackUp(new, "aws"), dict)
     assert caught.value.exit_code == EXIT_USAGE
     said: list[str] = []
-    provider.drain(new, dict, said.append, lambda jobs: None)
+    provider.drain(StackUp(new, "aws"), dict, said.append, lambda jobs: None)
     assert "it is ended all the same" in said[0]
 
 

@@ -14,6 +14,7 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.design.model import ClusterDesign
+from operations.access import StackUp
 from tests.support import sentences
 from tests.support.cloud_up import FILE, cloud, head, made, outputs, provider, state
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, Head
@@ -139,7 +140,7 @@ def test_down_of_a_stack_that_has_made_nothing_ends_no_other_stacks_cluster(
     with sentences.raises(
         "cluster.of-another-stack", "eu-west-1", "`./cluster down --stack theirs`"
     ) as caught:
-        provider.drain(stack, nothing, print, print)
+        provider.drain(StackUp(stack, "aws"), nothing, print, print)
     assert caught.value.exit_code == EXIT_REFUSED
     assert known_clusters.known_places(stack) == []
     assert head.lines == [], "no partition is held"
@@ -154,5 +155,5 @@ def test_down_without_a_record_still_ends_what_is_this_stacks(
     cloud.up(made())
     cloud.there.clear()
     cloud.run("controller", stack=owner)
-    provider.drain(stack, nothing, lambda _line: None, lambda _jobs: None)
+    provider.drain(StackUp(stack, "aws"), nothing, lambda _line: None, lambda _jobs: None)
     assert head.lines

@@ -16,7 +16,6 @@ import pytest
 from typer.testing import CliRunner
 
 from cli import main as cli
-from cli.providers import login_machine as cluster_access
 from cli.providers import provider as providers
 from cli.providers.gcp import changes
 from cli.providers.gcp.provider import GcpProvider
@@ -93,13 +92,12 @@ def test_it_gives_what_the_shared_parts_ask_for() -> None:
     place = ClusterRef("c", "europe-west4", "europe-west4-a", "p-1")
     assert provider.cloud(place) == GcpCloud(place)
     assert provider.rules() is changes.RULES
-    assert provider.settings_here(StackUp(Stack(ROOT, "gcp-cpu"), "gcp")) is None
 
 
 def test_without_credentials_up_and_status_are_refused_in_one_message(nobody: None) -> None:
     for refused in (
         lambda: GcpProvider().check_host(gcp_design()),
-        lambda: cluster_access.cluster_status(StackUp(Stack(ROOT, "gcp-cpu"), "gcp")),
+        lambda: GcpProvider().status(StackUp(Stack(ROOT, "gcp-cpu"), "gcp")),
     ):
         with sentences.raises("gcp.no-credentials") as caught:
             refused()
@@ -195,25 +193,27 @@ def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_na
     monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
     gcp_project.account.project = "p-1"
     provider = GcpProvider()
-    assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == []
+    assert provider.leftovers(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), dict) == []
     gcp_project.node("debug-3", cluster="slurm10")
     gcp_project.head(cluster="slurm10")
     gcp_project.node("debug-0", cluster="another")
-    assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == [
+    assert provider.leftovers(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), dict) == [
         "instance slurm10-controller (RUNNING)",
         "instance slurm10-debug-3 (RUNNING)",
     ]
-    provider.force_cleanup(Stack(ROOT, "gcp-cpu"), dict)
+    provider.force_cleanup(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), dict)
     assert capsys.readouterr().err == "ending 1 machine of cluster slurm10\n"
     # The controller belongs to the engine; its removal without the engine would make the state wrong.
-    assert provider.leftovers(Stack(ROOT, "gcp-cpu"), dict) == ["instance slurm10-controller (RUNNING)"]
+    assert provider.leftovers(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), dict) == [
+        "instance slurm10-controller (RUNNING)"
+    ]
 
 
 def test_an_up_starts_a_head_that_was_stopped_and_no_node(gcp_project: Project) -> None:
     gcp_project.head(cluster="slurm10", status="TERMINATED")
     gcp_project.node("debug-0", cluster="slurm10", status="TERMINATED")
     said: list[str] = []
-    GcpProvider().repair(Stack(ROOT, "gcp-cpu"), said.append)
+    GcpProvider().repair(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), said.append)
     assert said == ["controller was stopped: it is started again, with its queue"]
     states = {str(instance.name): str(instance.status) for instance in gcp_project.gce.cloud.instances()}
     assert states == {"slurm10-controller": "RUNNING", "slurm10-debug-0": "TERMINATED"}

@@ -28,6 +28,7 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
 from node.design.model import Accelerator, ClusterDesign, Host
+from operations.access import StackUp
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -168,7 +169,7 @@ def test_the_doctor_stops_where_up_would_refuse_because_of_jobs(monkeypatch: pyt
             return self.there
 
     def told(there: Any) -> list[Finding]:
-        return list(general.changes(Stack(ROOT, "local"), OLD, None, Changed(there)))
+        return list(general.changes(StackUp(Stack(ROOT, "local"), "local"), None, Changed(there)))
 
     (finding,) = told((found, [runs]))
     assert finding.severity is Severity.STOPS

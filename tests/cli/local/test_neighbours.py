@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cli.commands import shared_cores
+from cli.providers.aws.provider import AwsProvider
 from cli.providers.local import host_checks
+from cli.providers.local.provider import LocalProvider
 from infra.config import parse
 from infra.design import benchmark_design, design
 from infra.instance_types.catalog import catalog
@@ -81,20 +83,23 @@ def test_plan_and_run_say_with_whom(seen: list[Use]) -> None:
     config = parse(values("local", {}), "local")
     cluster = design(config, catalog())
     training = benchmark_design(config, cluster)
-    assert shared_cores.of_benchmark(STACK, cluster, training) == []
-    assert shared_cores.of_runs(STACK, cluster, [("debug", 1), ("debug", 2)]) == []
-    (few,) = shared_cores.of_runs(STACK, cluster, [("debug", 1), ("debug", 4), ("debug", 4)])
+    assert shared_cores.of_benchmark(LocalProvider(), STACK, training) == []
+    assert shared_cores.of_runs(LocalProvider(), STACK, cluster, [("debug", 1), ("debug", 2)]) == []
+    (few,) = shared_cores.of_runs(LocalProvider(), STACK, cluster, [("debug", 1), ("debug", 4), ("debug", 4)])
     assert few.startswith("4 × local.small need 4 cores, and this machine has 2 cores: the nodes share them")
     assert "no speed-up is computed" in few
     seen.append(Use(1, ME, "elsewhere", 1, "other"))
-    (text,) = shared_cores.of_benchmark(STACK, cluster, training)
+    (text,) = shared_cores.of_benchmark(LocalProvider(), STACK, training)
     assert text == "benchmark: cluster other of yours has nodes on core 1, and shares them with its nodes"
-    assert shared_cores.of_benchmark(STACK, cluster, None) == []
-    assert len(shared_cores.of_runs(STACK, cluster, [("debug", 4)])) == 2
+    assert shared_cores.of_benchmark(LocalProvider(), STACK, None) == []
+    assert len(shared_cores.of_runs(LocalProvider(), STACK, cluster, [("debug", 4)])) == 2
     cloud = parse(values("aws", {}), "local")
     cluster_design = design(cloud, catalog())
-    assert shared_cores.of_benchmark(STACK, cluster_design, benchmark_design(cloud, cluster_design)) == []
-    assert shared_cores.of_runs(STACK, cluster_design, [(cluster_design.partitions[0].name, 400)]) == []
+    assert shared_cores.of_benchmark(AwsProvider(), STACK, benchmark_design(cloud, cluster_design)) == []
+    assert (
+        shared_cores.of_runs(AwsProvider(), STACK, cluster_design, [(cluster_design.partitions[0].name, 400)])
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,11 +114,11 @@ def test_plan_and_run_say_with_whom(seen: list[Use]) -> None:
 def test_a_run_that_was_not_alone_names_those_that_are_there(
     seen: list[Use], record: dict[str, Any], named: bool
 ) -> None:
-    assert shared_cores.after(STACK, "local", [record]) is None
+    assert shared_cores.after(LocalProvider(), STACK, [record]) is None
     seen.append(Use(1, ME, "elsewhere", 1, "other"))
-    assert shared_cores.after(STACK, "aws", [record]) is None, "each node is a machine of its own"
+    assert shared_cores.after(AwsProvider(), STACK, [record]) is None, "each node is a machine of its own"
     said = "At present cluster other of yours has nodes on core 1" if named else None
-    assert shared_cores.after(STACK, "local", [record]) == said
+    assert shared_cores.after(LocalProvider(), STACK, [record]) == said
 
 
 def test_the_doctor_says_when_cores_are_shared(seen: list[Use]) -> None:

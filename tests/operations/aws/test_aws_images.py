@@ -15,6 +15,7 @@ from botocore.awsrequest import AWSResponse
 from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, RECIPE, ROLE
 from infra.program.stack import Stack
+from operations.access import StackUp
 from operations.aws import __main__, images, machines
 from operations.aws import account as access
 from tests.support import sentences
@@ -281,10 +282,10 @@ def test_down_ends_machines_then_images_and_leftovers_lists_both(
     (node,) = account.run(1, "x", **{ROLE.rpartition(":")[2]: "compute"})
     known = {"cluster": {"name": "x", "region": REGION}}
     provider, project = AwsProvider(), stack(tmp_path)
-    found = provider.leftovers(Stack(project, "test"), lambda: known)
+    found = provider.leftovers(StackUp(Stack(project, "test"), "aws"), lambda: known)
     assert [line.split(" (")[0] for line in found] == [f"instance {node}", f"image {image}"]
-    provider.force_cleanup(Stack(project, "test"), lambda: known)
-    assert provider.leftovers(Stack(project, "test"), lambda: known) == []
+    provider.force_cleanup(StackUp(Stack(project, "test"), "aws"), lambda: known)
+    assert provider.leftovers(StackUp(Stack(project, "test"), "aws"), lambda: known) == []
     assert order == ["terminate", "_deregister"], "images are what machines start from"
     assert snapshot not in snapshots(account)
 

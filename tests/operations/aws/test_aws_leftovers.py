@@ -11,6 +11,7 @@ from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, log_group, store
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
+from operations.access import StackUp
 from operations.aws import leftovers
 from tests.support import sentences
 from tests.support.aws_account import REGION, Account, account, moto
@@ -92,7 +93,7 @@ def test_nat_gateways_that_are_gone_are_not_there(account: Account) -> None:
 
 def test_the_provider_reports_all_of_it(services: Services) -> None:
     lines = services.fill("aws-gpu")
-    assert AwsProvider().leftovers(Stack(ROOT, "aws-gpu"), dict) == lines
+    assert AwsProvider().leftovers(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict) == lines
 
 
 def silent(line: str) -> None:

@@ -11,7 +11,6 @@ import pulumi
 import pytest
 
 from cli.findings import Severity
-from cli.providers import login_machine as cluster_access
 from cli.providers import provider
 from cli.providers.aws import diagnosis
 from cli.providers.aws.provider import AwsProvider
@@ -219,7 +218,7 @@ def test_without_credentials_up_is_refused_in_one_message(nobody: None) -> None:
 def test_without_credentials_the_status_is_refused_too(nobody: None) -> None:
     """A program can tell a refusal from a cluster that does not answer."""
     with sentences.raises("aws.no-credentials", "`./cluster plan`") as caught:
-        cluster_access.cluster_status(StackUp(Stack(ROOT, "aws-cpu"), "aws"))
+        AwsProvider().status(StackUp(Stack(ROOT, "aws-cpu"), "aws"))
     assert caught.value.exit_code == EXIT_REFUSED
 
 

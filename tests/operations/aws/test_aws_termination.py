@@ -13,6 +13,7 @@ from botocore.awsrequest import AWSResponse
 from cli.providers.aws.provider import AwsProvider
 from infra.aws.tags import CLUSTER, ROLE
 from infra.program.stack import Stack
+from operations.access import StackUp
 from operations.aws import machines
 from operations.clouds import commands
 from tests.support import sentences
@@ -131,18 +132,20 @@ def test_the_provider_finds_and_removes_what_is_left_of_the_cluster_that_the_sta
     """The stack aws-gpu is in the region of this account."""
     monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.01)
     provider = AwsProvider()
-    assert provider.leftovers(Stack(ROOT, "aws-gpu"), dict) == []
+    assert provider.leftovers(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict) == []
     (node,) = account.nodes("t4-[3]", 1, cluster="aws-gpu")
     head = account.head(cluster="aws-gpu")
     account.nodes("t4-0", 1, cluster="another")
-    assert provider.leftovers(Stack(ROOT, "aws-gpu"), dict) == [
+    assert provider.leftovers(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict) == [
         f"instance {node} (t4-3, running)",
         f"instance {head} (controller, running)",
     ]
-    provider.force_cleanup(Stack(ROOT, "aws-gpu"), dict)
+    provider.force_cleanup(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict)
     assert capsys.readouterr().err == "ending 1 machine of cluster aws-gpu\n"
     # The controller belongs to the engine; its removal without the engine would make the state wrong.
-    assert provider.leftovers(Stack(ROOT, "aws-gpu"), dict) == [f"instance {head} (controller, running)"]
+    assert provider.leftovers(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict) == [
+        f"instance {head} (controller, running)"
+    ]
 
 
 def test_the_resources_own_command_terminates(account: Account) -> None:

@@ -14,6 +14,7 @@ from infra.errors import NotUpError
 from infra.program.stack import Stack
 from node.design.model import Access, ClusterDesign
 from operations import programs
+from operations.access import StackUp
 from operations.clouds import ssh_access
 from tests.support import sentences
 from tests.support.doubles import design
@@ -82,11 +83,11 @@ def test_an_up_starts_a_head_that_was_stopped_and_no_node(tmp_path: Path) -> Non
     (tmp_path / "Pulumi.test.yaml").write_text(file)
     said: list[str] = []
     provider = FakeProvider()
-    provider.repair(Stack(tmp_path, "test"), said.append)
+    provider.repair(StackUp(Stack(tmp_path, "test"), "aws"), said.append)
     (cloud,) = provider.clouds.values()
     cloud.run("controller", state="stopped")
     cloud.run("cpu-0", "compute", "stopped")
-    provider.repair(Stack(tmp_path, "test"), said.append)
+    provider.repair(StackUp(Stack(tmp_path, "test"), "aws"), said.append)
     assert cloud.did == ["start controller"]
     assert said == ["controller was stopped: it is started again, with its queue"]
 
