@@ -134,12 +134,17 @@ def keep(stack: str, record: dict[str, Any], project: Path | None = None) -> Pat
     place = folder(stack)
     text = json.dumps(record, indent=1)
     name = f"job-{record['job_id']}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    for earlier in place.glob(f"[!.]*-{name}.json"):
+    pattern = f"[!.]*-{name}.json"
+    for earlier in place.glob(pattern):
         return earlier
     path = place / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{name}.json"
     checkout = None if project is None else str(project.resolve())
     write_whole(path, json.dumps({"checkout": checkout, "result": record}, indent=1))
-    return path
+    # Another process may have kept it at the same moment: the first of them stays.
+    first, *again = sorted(place.glob(pattern))
+    for file in again:
+        file.unlink(missing_ok=True)
+    return first
 
 
 def keep_own(stack: Stack, shown: Shown, where: object, say: Callable[[str, str], None]) -> None:

@@ -9,6 +9,7 @@ user's is shown as that user's, and whatever it holds is read as what a stranger
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -32,6 +33,8 @@ MARK = "slurm-stacks:"
 """The prefix of the comment of a benchmark's job. The run's folder follows."""
 JOB_FILE = "jobid"
 RESULT_FILE = "result.json"
+LABEL_FILE = "sweep.json"
+"""What a run of a sweep is. It is there from before the submit until the user was told how the run ended."""
 PROGRESS_FILE = "progress.json"
 LINES_FILE = "progress.jsonl"
 """What a user's program says of itself, an object a line; the last one counts."""
@@ -61,17 +64,18 @@ class Run:
         self._name = folder
         self.folder = Path(settings.site.shared) / "bench" / folder
 
-    def submit(self, script: str, *, again: bool = True, after: Sequence[int] = ()) -> int:
+    def submit(self, script: str | None, *, again: bool = True, after: Sequence[int] = ()) -> int:
         """Return the run's job. Submits a new one if no job waits, runs or has a result.
 
         Args:
+            script: The batch script. `None`: the one that the run was prepared with (`prepare`).
             again: Whether to submit a new job if the last one ended without a result.
             after: Jobs that a new job waits for, whether they succeed or fail. Slurm may have forgotten them.
 
         Raises:
             SlurmDown: The controller does not answer. The same call may work later.
             RuntimeError: sbatch refused the job; the message is sbatch's. Or the run belongs to another user
-                and has failed, or its folder is in one of another user.
+                and has failed, or its folder is in one of another user. Or it was prepared, and is no more.
         """
         if not self._is_own():
             return self._of_another(again)
@@ -86,10 +90,46 @@ class Run:
                     self._note(job)
                     return job
                 self._put_away(job)
-            (self.folder / SCRIPT).write_text(script)
+            if script is not None:
+                (self.folder / SCRIPT).write_text(script)
+            elif not self.prepared:
+                raise RuntimeError(f"{self.folder} waits no longer to be submitted: its sweep has ended")
             job = self._sbatch([number for number in after if number in jobs], lock)
             self._note(job)
             return job
+
+    def prepare(self, script: str, label: Any) -> None:
+        """Write the run's script and label, so that `submit` needs nothing else.
+
+        Args:
+            label: JSON that says what the run is to whoever finds it; it is kept until `close`.
+
+        Raises:
+            RuntimeError: The run belongs to another user, or its folder is in one of another user.
+        """
+        self._check_parent()
+        with self._locked() as lock:
+            if lock is None:
+                raise RuntimeError(f"{self.folder} is another user's run ({self.owner})")
+            (self.folder / SCRIPT).write_text(script)
+            files.write(self.folder / LABEL_FILE, json.dumps(label).encode())
+
+    def close(self) -> None:
+        """Remove the label: no job is submitted for the run from here on. Repeated calls do nothing."""
+        with suppress(FileNotFoundError), foreign.folder(self.folder) as handle:
+            if os.fstat(handle).st_uid == os.geteuid():
+                with locks.locked(Path(".lock"), folder=handle):
+                    (self.folder / LABEL_FILE).unlink(missing_ok=True)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the run has a label, which is this user's own."""
+        return self._is_own() and (self.folder / LABEL_FILE).is_file()
+
+    @property
+    def label(self) -> Any:
+        """The run's label; `None` if there is none, or it cannot be used."""
+        return _read(self.folder / LABEL_FILE) if self._is_own() else None
 
     def _check_parent(self) -> None:
         """Refuse to use a folder whose owner could exchange what is in it."""
@@ -336,66 +376,3 @@ def _read(path: Path) -> Any:
         return foreign.parse(foreign.read(path, STATE_BYTES).data)
     except (foreign.UnusableError, OSError, ValueError):
         return None
-
-
-# A series of benchmark runs, with one call each to submit, show or cancel all of them.
-#
-# Each job waits for the end of the job before it, so that no run disturbs another and all find warm nodes.
-
-
-class Sweep:
-    """A series of runs, which are identified by their folders. Requests and answers are JSON values."""
-
-    def __init__(self, settings: Settings, control: Slurm) -> None:
-        self._settings = settings
-        self._control = control
-
-    def submit(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Submit the runs that have not been submitted yet. A repeated request submits nothing.
-
-        Args:
-            request: `needs`, the paths that every run needs; `after`, the job that the first run follows, or
-                null for all benchmarks that wait or run; `runs`, each with `folder` and `script`.
-
-        Returns:
-            `missing`, the needed paths that do not exist (then nothing was submitted); `runs`, with the `job`
-            or the `error` of each run.
-
-        Raises:
-            SlurmDown: The controller does not answer. The same call may work later.
-        """
-        missing = [path for path in request["needs"] if not Path(path).exists()]
-        if missing:
-            return {"missing": missing, "runs": []}
-        after = _benchmarks(self._control.jobs()) if request["after"] is None else [request["after"]]
-        answers: list[dict[str, Any]] = []
-        for run in request["runs"]:
-            try:
-                job = self._run(run["folder"]).submit(run["script"], again=False, after=after)
-            except RuntimeError as error:
-                answers.append({"job": None, "error": str(error)})
-                continue
-            answers.append({"job": job, "error": None})
-            after = [job]
-        return {"missing": [], "runs": answers}
-
-    def show(self, folders: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the status of each run (`Run.show`)."""
-        jobs = self._control.jobs()
-        return [self._run(folder).show(jobs) for folder in folders]
-
-    def cancel(self, folders: Sequence[str]) -> list[int]:
-        """Cancel the jobs that have not ended. The last is cancelled first, so that none of them starts."""
-        jobs = self._control.jobs()
-        found = [job for folder in reversed(folders) if (job := self._run(folder).job(jobs)) is not None]
-        self._control.cancel(found)
-        return found
-
-    def _run(self, folder: str) -> Run:
-        return Run(self._settings, self._control, folder)
-
-
-def _benchmarks(jobs: Jobs) -> list[int]:
-    """Return the jobs of all benchmarks that wait or run, of all users."""
-    benchmarks = (job for job in jobs.values() if (job.comment or "").startswith(MARK))
-    return [job.id for job in benchmarks if not job.is_over]

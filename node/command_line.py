@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node.backup import record
-from node.benchmark import Run, Sweep
+from node.benchmark import Run
 from node.bootstrap.report import failure
 from node.bootstrap.vm import training
 from node.design.folders import Folders
@@ -25,6 +25,7 @@ from node.logs.find import Cluster
 from node.logs.remarks import remarks
 from node.slurm import packaged
 from node.slurm.control import Control, SlurmError
+from node.sweep import Sweep
 from node.system import foreign, rpc
 
 # The cluster's status from its elastic daemon, or which part of the cluster does not answer.
@@ -109,9 +110,8 @@ def main(settings_file: str, arguments: list[str]) -> int:
         if verb == "submit":
             command.add_argument("--no-retry", action="store_true", help="do not submit a failed run again")
     sweep = verbs.add_parser("sweep")
-    sweep.add_argument(
-        "action", choices=["submit", "show", "cancel"], help="the request is JSON on standard input"
-    )
+    actions = ["open", "prepare", "submit", "show", "cancel", "close"]
+    sweep.add_argument("action", choices=actions, help="the request is JSON on standard input")
     verbs.add_parser("status")
     verbs.add_parser("environments")
     backup = verbs.add_parser("backup", help="writes it to standard output; the controller's root only")

@@ -149,7 +149,7 @@ def test_the_end_of_up_says_how_much_faster_it_was() -> None:
 
 def test_a_sweeps_rows_and_medians() -> None:
     runs = tuple(PlannedRun(n, n, 1, f"d/s-{n}", job=n) for n in (1, 2, 3))
-    plan = Plan("x", "test", "debug", "2026-11-21 14:11 UTC", 1, (), {str(n): "#!" for n in (1, 2, 3)}, runs)
+    plan = Plan("test", "debug", "2026-11-21 14:11 UTC", 1, runs)
     progress = Progress(plan)
     state = {"state": "running", "script": "train.py"}
 
@@ -187,7 +187,7 @@ def test_the_time_of_the_training_is_shown_from_the_result_on() -> None:
     """It was that of the whole program in the live table, and of the training in the one at the end."""
     timed = {"values": {"seconds_train": 12.5}}
     runs = (PlannedRun(1, 1, 1, "d/s-x-1", job=1),)
-    plan = Plan("x", "test", "debug", "2026-11-21 14:11 UTC", 1, ("/p",), {"1": "#!"}, runs)
+    plan = Plan("test", "debug", "2026-11-21 14:11 UTC", 1, runs)
     progress = Progress(plan)
     job = {"id": 1, "state": "RUNNING", "nodes": "a", "cause": None, "alive": True}
     seen: dict[str, Any] = {"job": job, "progress": None, "tail": [], "folder": "f"}

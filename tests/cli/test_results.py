@@ -39,6 +39,21 @@ def test_a_result_is_kept_once_however_often_it_is_found(state: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == [path.name], "no draft is left"
 
 
+@pytest.mark.parametrize("when", ["20200101T000000Z", "20990101T000000Z"])
+def test_a_result_that_another_process_keeps_at_the_same_moment_is_kept_once(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    write = results.write_whole
+
+    def both(path: Path, text: str) -> None:
+        write(path, text)
+        write(path.with_name(f"{when}{path.name[len(when) :]}"), text)
+
+    monkeypatch.setattr(results, "write_whole", both)
+    path = results.keep("test", record(2, 7))
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_jobs_of_the_same_number_on_other_clusters_are_other_results() -> None:
     one = results.keep("test", record(2, 7))
     assert results.keep("test", record(2, 7, loss=0.4)) != one

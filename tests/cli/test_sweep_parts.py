@@ -1,10 +1,8 @@
-"""The parts of a sweep, each tested alone: arguments, order, plan file, medians, cost estimate, rows."""
+"""The parts of a sweep, each tested alone: arguments, order, labels, medians, cost estimate, rows."""
 
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from cli.commands.sweep import plan as plans
 from cli.commands.sweep import table
 from cli.commands.sweep.command import Benchmark
-from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
+from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
 from cli.commands.sweep.watch import Progress, gone
 from cli.providers.aws.provider import AwsProvider
 from cli.results import Kept
@@ -46,7 +44,7 @@ def limits(name: str = "debug", most: int = 8, gpus: int = 0) -> PartitionLimits
 
 def plan(*nodes: int, **changes: Any) -> Plan:
     runs = tuple(PlannedRun(n, count, 1, f"d/s-x-{n}", job=n) for n, count in enumerate(nodes, 1))
-    made = Plan("x", "test", "debug", "2026-11-21 14:11 UTC", 1, ("/p",), {str(n): "#!" for n in nodes}, runs)
+    made = Plan("test", "debug", "2026-11-21 14:11 UTC", 1, runs)
     return dataclasses.replace(made, **changes)
 
 
@@ -119,7 +117,7 @@ def test_every_combination_of_partitions_gpus_and_nodes_is_run() -> None:
     assert (Case("", None, 2).key, Case("", None, 2).where) == ("2", "")
     assert (cases[2].where, Case("gpu", None, 1).where) == ("gpu, 8 GPUs a node", "gpu")
     assert plans.parse_request(None, None, there).nodes == (1, 2, 4)
-    # A plan's file gives back the arguments that it was made with.
+    # A plan gives back the arguments that it was made with.
     runs = tuple(
         PlannedRun(n, case.nodes, repetition, f"f{n}", partition=case.partition, gpus=case.gpus)
         for n, (case, repetition) in enumerate(plans.order(wanted), 1)
@@ -157,12 +155,13 @@ def benchmark() -> Benchmark:
 def test_each_case_has_a_script_of_its_own(benchmark: Benchmark) -> None:
     gpu = benchmark.partition
     wanted = benchmark.request("1,2", None, f"cpu, {gpu.name}")
-    made = benchmark.plan(wanted)
+    made = benchmark.plan(wanted, 1)
+    scripts = benchmark.preparation(made)["scripts"]
     assert [(run.partition, run.nodes) for run in made.runs] == [
         ("cpu", 1), ("cpu", 2), (gpu.name, 1), (gpu.name, 2),
     ]  # fmt: skip
     for run in made.runs:
-        lines = made.scripts[run.case.key].splitlines()
+        lines = scripts[run.case.key].splitlines()
         assert f"#SBATCH --partition={run.partition}" in lines
         assert f"#SBATCH --nodes={run.nodes}" in lines
         gres = [line for line in lines if line.startswith("#SBATCH --gres")]
@@ -171,8 +170,8 @@ def test_each_case_has_a_script_of_its_own(benchmark: Benchmark) -> None:
     told = str(benchmark.cost(wanted)).splitlines()
     assert [line.partition(":")[0] for line in told] == ["cpu", gpu.name]
 
-    devices = benchmark.plan(benchmark.request("1", None, None, "1,4"))
-    texts = [devices.scripts[run.case.key] for run in devices.runs]
+    devices = benchmark.plan(benchmark.request("1", None, None, "1,4"), 1)
+    texts = list(benchmark.preparation(devices)["scripts"].values())
     assert ["--gres=gpu:1\n" in text for text in texts] == [True, False]
     assert ["--gres=gpu:4\n" in text for text in texts] == [False, True]
     with sentences.raises("sweep.option", "partition cpu"):
@@ -186,106 +185,17 @@ def test_partitions_that_the_stack_does_not_have_are_refused(benchmark: Benchmar
     assert caught.value.exit_code == 2
 
 
-# --- the plan's file ---------------------------------------------------------------------------------------
+# --- the runs' labels --------------------------------------------------------------------------------------
 
 
-def test_a_plan_survives_as_it_is(tmp_path: Path, state: Path) -> None:
-    store = Store(Stack(tmp_path, "test"))
-    assert store.load() is None
-    assert not state.exists(), "looking makes nothing"
-    kept, refused = PlannedRun(2, 2, 1, "f", job=9, kept="x.json"), PlannedRun(1, 1, 1, "g", refused="no")
-    made = plan(1, 2).change(kept, refused)
-    with store.locked():
-        store.save(made)
-    assert store.load() == made
-    assert made.request == SweepRequest((1, 2), 1)
-    assert store.folder.stat().st_mode & 0o077 == 0
-    with store.locked():
-        store.forget(plan(1, id="another"))
-        assert store.has(made)
-        store.forget(made)
-    assert list(state.rglob("*")) == [], "not even a folder"
-
-
-def test_two_checkouts_and_two_stacks_never_meet(tmp_path: Path) -> None:
-    files = {
-        Store(Stack(tmp_path / where, stack)).file for where in ("a", "b") for stack in ("local", "other")
-    }
-    assert len(files) == 4
-
-
-def _add(folder: str, project: str) -> None:
-    os.environ["XDG_STATE_HOME"] = folder
-    store = Store(Stack(Path(project), "test"))
-    for _ in range(20):
-        with store.locked():
-            there = store.load()
-            if there is None:
-                store.save(plan(1, repeat=1))
-            else:
-                store.save(dataclasses.replace(there, repeat=there.repeat + 1))
-
-
-def test_changes_of_two_processes_do_not_get_lost(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=_add, args=(str(tmp_path / "state"), str(tmp_path))) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(120)
-        assert process.exitcode == 0
-    there = Store(Stack(tmp_path, "test")).load()
-    assert there is not None
-    assert there.repeat == 40
-
-
-def _begin_and_end(folder: str, project: str, failures: Any) -> None:
-    os.environ["XDG_STATE_HOME"] = folder
-    store = Store(Stack(Path(project), "test"))
-    for _ in range(50):
-        with store.locked():
-            if store.load() is not None:
-                failures.put("not alone")
-            store.save(plan(1))
-            store.forget(plan(1))
-
-
-def test_the_lock_holds_while_its_folder_comes_and_goes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    failures = context.Queue()
-    arguments = (str(tmp_path / "state"), str(tmp_path), failures)
-    both = [context.Process(target=_begin_and_end, args=arguments) for _ in range(2)]
-    for process in both:
-        process.start()
-    for process in both:
-        process.join(120)
-        assert process.exitcode == 0
-    assert failures.empty()
-
-
-def test_who_waits_for_the_lock_is_told(tmp_path: Path) -> None:
-    store = Store(Stack(tmp_path, "test"))
-    said: list[int] = []
-    context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(str(tmp_path / "state"), str(tmp_path), ready, done))
-    holder.start()
-    assert ready.wait(120)
-
-    def busy() -> None:
-        said.append(1)
-        done.set()
-
-    with store.locked(busy):
-        assert said == [1]
-    holder.join(60)
-
-
-def _hold(folder: str, project: str, ready: Any, done: Any) -> None:
-    os.environ["XDG_STATE_HOME"] = folder
-    with Store(Stack(Path(project), "test")).locked():
-        ready.set()
-        done.wait(120)
+def test_a_plan_is_in_the_labels_of_its_runs() -> None:
+    runs = (PlannedRun(1, 1, 1, "g"), PlannedRun(2, 2, 1, "f", partition="gpu", gpus=2))
+    made = plan(runs=runs)
+    jobs = [None, {"id": 9}]
+    seen = [{"label": made.label(run), "job": job} for run, job in zip(runs, jobs, strict=True)]
+    there = Plan.of("test", seen)
+    assert there == dataclasses.replace(made, runs=(runs[0], dataclasses.replace(runs[1], job=9)))
+    assert there.unsubmitted == [runs[0]]
 
 
 # --- the state of a run as a row ---------------------------------------------------------------------------

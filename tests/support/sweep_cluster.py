@@ -21,8 +21,8 @@ from cli.commands.sweep import watch
 from cli.providers import login_machine
 from infra.errors import NotUpError, UserError
 from infra.program import locations
-from node.benchmark import Sweep
 from node.slurm.control import SlurmError
+from node.sweep import Sweep
 from node.system import foreign, subprocesses
 from node.system.subprocesses import Ran
 from operations import packages
@@ -38,6 +38,12 @@ config:
     partitions: [{name: debug, instance_type: local.small, nodes: {max: 8}}]
   slurm-stacks:benchmark: {epochs: 1}
 """
+
+
+AFTER = {
+    "open": "opened", "prepare": "prepared", "submit": "submitted", "show": "shown", "cancel": "cancelled",
+    "close": "closed",
+}  # fmt: skip
 
 
 class Killed(BaseException):
@@ -84,8 +90,8 @@ class SweepCluster:
         up: whether there is a cluster.
         broken: numbers of jobs that fail.
         stuck: whether jobs stay as they are.
-        hooks: for each action, called before (`submit`, `sbatch`, `show`, `cancel`) and after (`submitted`,
-            `shown`, …) it; what they raise happens there.
+        hooks: for each action, called before (`open`, `prepare`, `submit`, `sbatch`, `show`, `cancel`,
+            `close`) and after (those of AFTER, `sbatched`) it; what they raise happens there.
         submitted: the folder of every job, in order: each of them once is what a sweep owes its user.
     """
 
@@ -97,6 +103,7 @@ class SweepCluster:
         self.broken: set[int] = set()
         self.hooks: dict[str, Hook] = {}
         self.control = FakeControl()
+        self.sweep = Sweep(self._settings, self.control)
         self.submitted: list[str] = []
         self.waits: dict[int, str] = {}
         self.looks = 0
@@ -126,14 +133,14 @@ class SweepCluster:
             if not self.stuck:
                 self._go_on()
         question = json.loads(text)
-        if action == "submit" and self.needed:
+        if action == "prepare" and self.needed:
             question["needs"] = []
         try:
-            answer = getattr(Sweep(self._settings, self.control), action)(question)
+            answer = getattr(self.sweep, action)(question)
         except (SlurmError, RuntimeError) as error:
             raise UserError(str(error), code="test.cause") from None
         self._cancelled()
-        self._hook({"submit": "submitted", "show": "shown", "cancel": "cancelled"}[action])
+        self._hook(AFTER[action])
         return json.dumps(answer)
 
     def _hook(self, name: str) -> None:
@@ -232,9 +239,10 @@ class SweepUser:
         assert wrong == []
         return sorted((one.record["nodes"], int(one.record["job_id"])) for one in found)
 
-    def left(self) -> list[Path]:
-        """Return the files of sweeps that are left in the checkout."""
-        return sorted(self.project.glob(f"{locations.STATE_FOLDER}/**/*"))
+    def left(self) -> list[str]:
+        """Return the folders of the runs under way; the checkout never has a file of a sweep."""
+        assert sorted(self.project.glob(f"{locations.STATE_FOLDER}/**/*")) == []
+        return [run["folder"] for run in self.slurm.sweep.open()["runs"]]
 
     def _report(self, stacks: list[str], *, project: Path) -> Made:
         assert project == self.project

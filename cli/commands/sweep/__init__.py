@@ -1,7 +1,7 @@
 """A sweep runs the benchmark on several numbers of nodes, partitions and GPUs, on a cluster that is up.
 
-All jobs are submitted at the start, and each one depends on the one before it, so nobody needs to watch. The
-plan is written to a file before the first submit (`cli.commands.sweep.plan`). If this program ends for any
-reason, the next `./cluster run` finds the plan, collects the results that came meanwhile, and submits nothing
-twice.
+All runs are prepared in their folders on the cluster and then submitted. Each one's job depends on the one
+before it, so nobody needs to watch. Nothing is noted here: if this program ends for any reason, the next
+`./cluster run` asks the cluster what is under way (`node.sweep`), submits what is left, collects the results
+that came meanwhile, and submits nothing twice.
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,16 @@ from cli import results
 from cli.commands import shared_cores
 from cli.commands.sweep import plan as plans
 from cli.commands.sweep import table
-from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, Store, SweepRequest
+from cli.commands.sweep.plan import Case, PartitionLimits, Plan, PlannedRun, SweepRequest
 from cli.commands.sweep.table import Board, show_summary
-from cli.commands.sweep.watch import Progress, Remote, SweepEndedError, SweepGoneError, gone, watch
+from cli.commands.sweep.watch import Progress, Remote, SweepEndedError, SweepGoneError, watch
 from cli.console.progress import Console
 from cli.console.tables import output
 from cli.engine import interrupt, state
 from cli.providers.interface import HasLoginMachine, Runs
-from infra import os_errors
 from infra.benchmark import BenchmarkRun, interpreter
 from infra.design import benchmark_design
-from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, NotUpError, UserError
+from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program.stack import Stack
 from node.system import plurals
 
@@ -50,8 +49,8 @@ class Sweep:
         self._up = up
         self._stack = up.stack
         self._console = console
-        self._store = Store(up.stack)
         self._remote = Remote(machine, up)
+        self._known: Plan | None = None
 
     def run(self, asked: Runs) -> None:
         """Begin or continue the sweep, watch it to its end, and print its summary and the report.
@@ -68,76 +67,62 @@ class Sweep:
             wanted = self._benchmark().request(asked.nodes, asked.repeat, asked.partitions, asked.gpus)
         if hint := interrupt.background_hint():
             self._console.say(hint, "dim")
-        with self._errors_in_words():
-            with self._locked():
-                plan = self._under_way(wanted)
-                if plan is None or plan.unsubmitted:
-                    # Watching needs no lock. No `up` or `down` changes the cluster while jobs are submitted.
-                    with state.locked(self._stack, "run", shared=True):
-                        plan = self._submit(plan or self._begin(wanted))
+        with self._interruption_in_words():
+            number, plan = self._under_way(wanted)
+            if plan is None or plan.unsubmitted:
+                # Watching needs no lock. No `up` or `down` changes the cluster while jobs are submitted.
+                with state.locked(self._stack, "run", shared=True):
+                    plan = self._submit(plan or self._begin(wanted, number))
             progress = Progress(plan, self._stack.project)
             try:
                 with Board(self._console, f"stack {self._stack.name}", plan.repeat) as board:
                     board.show(progress.rows())
-                    watch(progress, self._remote, self._store, board)
+                    watch(progress, self._remote, board)
             except SweepGoneError:
-                with self._locked():
-                    self._store.forget(plan)
                 raise UserError(self._is_gone(progress), code="sweep.gone") from None
             except SweepEndedError:
                 raise UserError(
                     f"the sweep was ended by another `{self._say('run --cancel')}`; {_have(progress)}",
                     code="sweep.cancelled",
                 ) from None
-            with self._locked():
-                self._store.forget(plan)
+            with suppress(UserError):  # otherwise the next `run` tells it again
+                self._remote.close(plan.runs)
         self._report(progress)
 
     def cancel(self) -> None:
-        """End the jobs of the sweep and forget its plan.
+        """End the jobs of the sweep, and keep the results that have come.
 
         Raises:
-            UserError: The cluster does not answer.
+            UserError: The cluster is not up or does not answer.
         """
-        with self._errors_in_words(), self._locked():
-            plan = self._store.load()
-            if plan is None:
+        with self._interruption_in_words():
+            _, seen = self._remote.under_way()
+            if not seen:
                 self._console.say(f"no sweep of stack {self._stack.name} is under way")
                 return
-            progress = Progress(plan, self._stack.project)
-            try:
-                with state.locked(self._stack, "run --cancel", shared=True):
-                    # Runs without a known job are included: a submit may have been cut off.
-                    ended = self._remote.cancel(progress.open)
-                progress.take(progress.open, self._remote.show(progress.open))
-            except (NotUpError, SweepGoneError):
-                self._console.say(self._is_gone(progress))
-            else:
-                self._console.say(f"{plurals.count(len(ended), 'job')} ended; {_have(progress)}")
-            self._store.forget(plan)
+            progress = Progress(self._plan(seen), self._stack.project)
+            with state.locked(self._stack, "run --cancel", shared=True):
+                ended = self._remote.cancel(progress.plan.runs)
+            progress.take(progress.open, self._remote.show(progress.open))
+            self._console.say(f"{plurals.count(len(ended), 'job')} ended; {_have(progress)}")
 
     # --- begin or continue ---
 
     def _benchmark(self) -> Benchmark:
         return Benchmark.of(self._machine, self._up)
 
-    def _under_way(self, wanted: SweepRequest | None) -> Plan | None:
-        """Return the plan to continue. `None` means that a new sweep begins.
+    def _under_way(self, wanted: SweepRequest | None) -> tuple[int, Plan | None]:
+        """Return the next sweep's number, and the plan to continue. `None` means that a new sweep begins.
 
         Raises:
-            UserError: The arguments differ from those of the plan; or its cluster is gone and there are no
-                arguments for a new sweep.
+            UserError: The arguments differ from those of the sweep under way; or the cluster is not up.
         """
-        plan = self._store.load()
-        if plan is None:
-            return None
+        number, seen = self._remote.under_way()
+        if not seen:
+            return number, None
+        plan = self._known = self._plan(seen)
         progress = Progress(plan, self._stack.project)
-        if self._gone(progress):
-            self._store.forget(plan)
-            if wanted is None:
-                raise UserError(self._is_gone(progress), code="sweep.gone")
-            self._console.say(self._is_gone(progress), "yellow")
-            return None
+        progress.take(plan.runs, seen)
         if wanted not in (None, plan.request):
             raise UserError(
                 f"another sweep of stack {self._stack.name} is under way: {plan.request}, begun "
@@ -150,66 +135,64 @@ class Sweep:
         if self._changed(plan):
             text = "the stack file or the workload has changed since: the sweep goes on with the old ones"
             self._console.say(text, "yellow")
-        return plan
+        return number, plan
 
-    def _gone(self, progress: Progress) -> bool:
-        looked_at = progress.open
+    def _plan(self, seen: list[dict[str, Any]]) -> Plan:
         try:
-            return gone(looked_at, self._remote.show(looked_at))
-        except NotUpError:
-            return True
-        except UserError:
-            return False  # watching waits longer for an answer
+            return Plan.of(self._stack.name, seen)
+        except ValueError as error:
+            raise UserError(
+                f"another release of this program has begun the sweep that is under way ({error}): wait for "
+                f"its jobs, which `{self._say('exec -- squeue')}` lists, or remove {seen[0]['folder']}",
+                EXIT_REFUSED,
+                code="sweep.plan-version",
+            ) from None
 
     def _changed(self, plan: Plan) -> bool:
         try:
-            return self._benchmark().scripts(plan.request) != plan.scripts
+            return not self._benchmark().made(plan)
         except UserError:
             return True
 
-    def _begin(self, wanted: SweepRequest | None) -> Plan:
-        """Return a new plan, which is written before anything is submitted.
+    def _begin(self, wanted: SweepRequest | None, number: int) -> Plan:
+        """Return a new plan, whose runs are prepared before anything is submitted.
 
         Raises:
-            UserError: The cluster is not up, or it lacks what the runs need.
+            UserError: The cluster lacks what the runs need.
         """
         benchmark = self._benchmark()
         wanted = wanted or benchmark.request(None, None)
-        plan = benchmark.plan(wanted)
-        self._check(self._remote.submit(plan, [], None)[0])
+        plan = benchmark.plan(wanted, number)
+        self._check(self._remote.prepare(benchmark.preparation(plan)))
+        self._known = plan
         self._console.say(f"stack {self._stack.name}: {_announcement(plan)}", "bold")
         if text := benchmark.cost(wanted):
             self._console.say(text)
         for text in benchmark.shared_cores(plan):
             self._console.say(text, "yellow")
         self._console.say("They run one after another, watched or not. After Ctrl-C `run` watches again.")
-        self._store.save(plan)
         return plan
 
     def _submit(self, plan: Plan) -> Plan:
-        """Submit the runs that have no job yet. The plan is saved with the new jobs after every call."""
+        """Submit the runs that have no job yet, some in each call, behind those that have one."""
         count = len(plan.unsubmitted)
-        if not count:
-            return plan
         with self._console.waiting(f"submitting {plurals.count(count, 'job')}"):
             while batch := plan.unsubmitted[:BATCH]:
-                before = [run.job for run in plan.runs[: batch[0].number - 1] if run.job is not None]
+                last = max((run.job for run in plan.runs if run.job is not None), default=None)
                 try:
-                    missing, answers = self._remote.submit(plan, batch, before[-1] if before else None)
-                    self._check(missing)
+                    answers = self._remote.submit(batch, last)
                 except UserError as error:
                     done = count - len(plan.unsubmitted)
                     have = f"{done} of {plurals.count(count, 'job is', 'jobs are')} submitted"
                     raise UserError(
                         f"{error}\n{have}; `{self._say('run')}` goes on.", code="sweep.not-told"
                     ) from None
-                plan = plan.change(
+                plan = self._known = plan.change(
                     *(
                         dataclasses.replace(run, job=answer["job"], refused=answer["error"])
                         for run, answer in zip(batch, answers, strict=True)
                     )
                 )
-                self._store.save(plan)
                 if plan.unsubmitted:
                     self._console.now(f"{count - len(plan.unsubmitted)} of {count}")
         return plan
@@ -257,34 +240,17 @@ class Sweep:
     def _say(self, command: str) -> str:
         return f"./cluster {command} --stack {self._stack.name}"
 
-    # --- interruptions and errors ---
-
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        def busy() -> None:
-            self._console.say(
-                f"another `./cluster run` of stack {self._stack.name} is submitting; waiting for it"
-            )
-
-        with self._store.locked(busy):
-            yield
-
-    @contextmanager
-    def _errors_in_words(self) -> Iterator[None]:
-        """Turn Ctrl-C and a state folder that cannot be written into messages."""
+    def _interruption_in_words(self) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
             raise UserError(self._interrupted(), EXIT_INTERRUPTED, code="sweep.interrupted") from None
-        except BrokenPipeError:  # the reader of our output has gone
-            raise
-        except OSError as error:
-            raise os_errors.explain(error, self._store.file) from None
 
     def _interrupted(self) -> str:
-        plan = self._store.load()
+        plan = self._known
         if plan is None:
-            return "interrupted: no sweep is under way"
+            return f"interrupted: `{self._say('run')}` goes on with a sweep if one is under way"
         if plan.unsubmitted:
             all_runs = plurals.count(len(plan.runs), "job")
             left = f"{len(plan.unsubmitted)} of {all_runs} may not be submitted yet"
@@ -396,36 +362,43 @@ class Benchmark:
         partition = self.cluster.partition(name)
         return PartitionLimits(name, partition.max, partition.usable_gpus, key)
 
-    def scripts(self, wanted: SweepRequest) -> dict[str, str]:
-        """Return the `sbatch` script of each case, by its key."""
-        return {case.key: self._run(case).script for case, _ in plans.order(wanted)}
+    def plan(self, wanted: SweepRequest, number: int) -> Plan:
+        """Return a plan. Only the same request with the same number has the same folders.
 
-    def plan(self, wanted: SweepRequest) -> Plan:
-        """Return a new plan. No other plan uses the folders of its runs."""
-        name = secrets.token_hex(4)
-        layout = self.machine.layout(self.cluster)
-        runs = {case: self._run(case) for case, _ in plans.order(wanted)}
-        staged = next(iter(runs.values())).staged
-        return Plan(
-            id=name,
-            stack=self.stack.name,
-            partition=self.partition.name,
-            began=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-            repeat=wanted.repeat,
-            needs=(f"{layout.shared}/bench/{staged}/workload", interpreter(layout)),
-            scripts={case.key: run.script for case, run in runs.items()},
-            runs=tuple(
-                PlannedRun(
-                    number,
-                    case.nodes,
-                    repetition,
-                    f"{runs[case].folder}-{name}-{number}",
-                    partition=case.partition,
-                    gpus=case.gpus,
-                )
-                for number, (case, repetition) in enumerate(plans.order(wanted), 1)
-            ),
+        Args:
+            number: The number of the sweep on its cluster.
+        """
+        name = f"{number}-{hashlib.sha256(str(wanted).encode()).hexdigest()[:8]}"
+        runs = tuple(
+            PlannedRun(
+                place,
+                case.nodes,
+                repetition,
+                f"{self._run(case).folder}-{name}-{place}",
+                partition=case.partition,
+                gpus=case.gpus,
+            )
+            for place, (case, repetition) in enumerate(plans.order(wanted), 1)
         )
+        began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        return Plan(self.stack.name, self.partition.name, began, wanted.repeat, runs)
+
+    def preparation(self, plan: Plan) -> dict[str, Any]:
+        """Return what the cluster needs to prepare the runs of a plan (`node.sweep.Sweep.prepare`)."""
+        layout = self.machine.layout(self.cluster)
+        cases = {run.case.key: self._run(run.case) for run in plan.runs}
+        staged = next(iter(cases.values())).staged
+        return {
+            "needs": [f"{layout.shared}/bench/{staged}/workload", interpreter(layout)],
+            "scripts": {key: run.script for key, run in cases.items()},
+            "runs": [
+                {"folder": run.folder, "script": run.case.key, "label": plan.label(run)} for run in plan.runs
+            ],
+        }
+
+    def made(self, plan: Plan) -> bool:
+        """Return whether a plan has the scripts and files that it would have now."""
+        return all(run.folder.startswith(f"{self._run(run.case).folder}-") for run in plan.runs)
 
     def cost(self, wanted: SweepRequest) -> str | None:
         """Return a sentence on what the runs will cost, a line for each kind of node.

@@ -1,28 +1,18 @@
-"""A sweep's plan, and the check of its arguments. Pure: a plan is plain data that is kept in a file."""
+"""A sweep's plan, and the check of its arguments. Pure: a plan is plain data, which its runs' labels hold."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cli.engine import state
-from cli.hints import hint
-from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.program import folders, locations
-from infra.program.files import write_atomically
-from infra.program.stack import Stack
-from node.system import foreign, plurals
+from infra.errors import EXIT_USAGE, UserError
+from node.system import plurals
 from node.system.codec import from_json, to_json
 
 DEFAULT_NODES = (1, 2, 4)
 MAX_RUNS = 200
-API_VERSION = "slurm-stacks/sweep/v1"
 
 
 class SweepRequest(NamedTuple):
@@ -78,7 +68,7 @@ class Case(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The case's name in the plan's file; a sweep over nodes alone has the plain number."""
+        """The name of the case's script; a sweep over nodes alone has the plain number."""
         gpus = "" if self.gpus is None else f" gpus {self.gpus}"
         return f"{self.nodes}{self.partition and f' {self.partition}'}{gpus}"
 
@@ -99,7 +89,6 @@ class PlannedRun:
         folder: The run's folder, relative to `<shared>/bench`.
         job: Slurm's job id. `None` means that the run is not known to be submitted.
         refused: Slurm's message if it refused the job.
-        kept: The name of the file in which its result is kept.
         partition: The partition that was asked for. Empty: that of the benchmark.
         gpus: The GPUs a node that were asked for. `None`: none were.
     """
@@ -110,7 +99,6 @@ class PlannedRun:
     folder: str
     job: int | None = None
     refused: str | None = None
-    kept: str | None = None
     partition: str = ""
     gpus: int | None = None
 
@@ -118,32 +106,52 @@ class PlannedRun:
     def case(self) -> Case:
         return Case(self.partition, self.gpus, self.nodes)
 
-    @property
-    def open(self) -> bool:
-        """Whether the run is neither refused nor has a kept result."""
-        return self.refused is None and self.kept is None
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What the folder of a run says of it and of its sweep; see `Plan`."""
+
+    partition: str
+    began: str
+    repeat: int
+    run: PlannedRun
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sweep. It is written before the first submit and removed when no more result can come.
+    """A sweep.
 
     Attributes:
         partition: The partition of the benchmark, where runs that name none are.
         began: When it began, as text: 2026-11-21 14:11 UTC.
-        needs: Paths that the runs need on the login machine.
-        scripts: The `sbatch` script of each case, by its key.
     """
 
-    id: str
     stack: str
     partition: str
     began: str
     repeat: int
-    needs: tuple[str, ...]
-    scripts: dict[str, str]
     runs: tuple[PlannedRun, ...]
-    api_version: str = API_VERSION
+
+    @classmethod
+    def of(cls, stack: str, seen: Sequence[Mapping[str, Any]]) -> Plan:
+        """Return the plan that the labels of its runs hold.
+
+        Args:
+            seen: What the cluster says of the runs under way (`node.sweep.Sweep.open`).
+
+        Raises:
+            ValueError: A run has no label, or another release's.
+        """
+        labels = [from_json(Label, run["label"]) for run in seen]
+        runs = tuple(
+            dataclasses.replace(label.run, job=its["job"] and its["job"]["id"])
+            for label, its in zip(labels, seen, strict=True)
+        )
+        return cls(stack, labels[0].partition, labels[0].began, labels[0].repeat, runs)
+
+    def label(self, run: PlannedRun) -> dict[str, Any]:
+        """Return the label of a run, as JSON."""
+        return to_json(Label(self.partition, self.began, self.repeat, run))  # type: ignore[no-any-return]
 
     @property
     def request(self) -> SweepRequest:
@@ -156,7 +164,7 @@ class Plan:
 
     @property
     def unsubmitted(self) -> list[PlannedRun]:
-        return [run for run in self.runs if run.open and run.job is None]
+        return [run for run in self.runs if run.job is None and run.refused is None]
 
     def change(self, *changed: PlannedRun) -> Plan:
         """Return the plan with these runs in place of those with the same numbers."""
@@ -266,80 +274,3 @@ def order(wanted: SweepRequest) -> list[tuple[Case, int]]:
         for nodes in wanted.nodes
         for repetition in range(wanted.repeat)
     ]
-
-
-class Store:
-    """The plan file of a stack. A stack of a checkout has at most one sweep under way."""
-
-    def __init__(self, stack: Stack) -> None:
-        self._stack = stack
-        self.folder = locations.state_dir(stack) / "sweep"
-        self.file = self.folder / "plan.json"
-        self._lock = self.folder / "lock"
-
-    def load(self) -> Plan | None:
-        """Return the plan if there is one.
-
-        Raises:
-            UserError: The file is not a plan, or was written by another version (exit 3).
-        """
-        try:
-            plan = from_json(Plan, foreign.record(self.file))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise UserError(
-                self._unreadable(str(error)), EXIT_REFUSED, code="sweep.plan-unreadable"
-            ) from None
-        if plan.api_version != API_VERSION:
-            raise UserError(
-                self._unreadable(f"it is {plan.api_version}, not {API_VERSION}"),
-                EXIT_REFUSED,
-                code="sweep.plan-version",
-            )
-        return plan
-
-    def save(self, plan: Plan) -> None:
-        """Write the plan so that it survives a crash. The caller must hold the lock."""
-        write_atomically(self.file, json.dumps(to_json(plan), indent=1), durable=True)
-
-    def has(self, plan: Plan) -> bool:
-        """Return whether that sweep is still under way."""
-        stored = self.load()
-        return stored is not None and stored.id == plan.id
-
-    def forget(self, plan: Plan) -> None:
-        """Remove the plan of a sweep that is over. The caller must hold the lock."""
-        if self.has(plan):
-            self.file.unlink()
-
-    @contextmanager
-    def locked(self, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock, so that one process at a time decides and submits.
-
-        The kernel releases the lock when the process ends in any way.
-
-        Args:
-            busy: Called before waiting if another process holds the lock.
-        """
-        descriptor = state.acquire_lock(self._lock, self._make_folder, lambda _descriptor: busy())
-        try:
-            yield
-        finally:
-            if not self.file.exists():
-                self._lock.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # it is gone, or another process has its lock there by now
-                    self.folder.rmdir()
-            os.close(descriptor)
-            state.remove_unused(self._stack)
-
-    def _make_folder(self) -> None:
-        folders.make_state_dir(self._stack)
-        with contextlib.suppress(FileExistsError):  # `exist_ok` would check the folder a second time
-            self.folder.mkdir(mode=0o700)
-
-    def _unreadable(self, why: str) -> str:
-        return (
-            f"{self.file}: {why}. If a sweep of this stack is under way, its jobs go on and "
-            f"`{hint('exec', self._stack.name, '-- squeue')}` lists them. Remove the file to begin another."
-        )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import results
 from cli.commands.report import programs, runs
-from cli.commands.sweep.plan import Plan, PlannedRun, Store
+from cli.commands.sweep.plan import Plan, PlannedRun
 from cli.commands.sweep.table import Board, Row
 from cli.console.jobs import ending, situation, values
 from cli.console.progress import clock
@@ -82,34 +82,28 @@ class Progress:
     _ended: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        stored = {kept.path.name: kept for kept in results.load(self.plan.stack)[0]}
         for run in self.plan.runs:
             if run.refused is not None:
                 self.failed[run.number] = Failure(f"Slurm did not take it: {run.refused}")
-            elif run.kept in stored:
-                self.kept[run.number] = stored[run.kept]
 
     @property
     def open(self) -> list[PlannedRun]:
         """Runs that have no result yet and have not failed."""
         return [run for run in self.plan.runs if run.number not in self.kept | self.failed]
 
-    def take(self, looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
-        """Record what the cluster says of open runs.
+    def take(self, looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> None:
+        """Record what the cluster says of open runs, and keep the results of those that have one.
 
         Args:
             looked_at: The runs that the cluster was asked about.
             seen: Its answers, in the same order.
 
-        Returns:
-            Whether the plan has changed.
-
         Raises:
             SweepGoneError: The cluster knows none of these runs.
+            UserError: A result cannot be kept.
         """
         if gone(looked_at, seen):
             raise SweepGoneError
-        before = self.plan
         for run, state in zip(looked_at, seen, strict=True):
             self.seen[run.number] = state
             if state.get("owner") is not None:
@@ -122,7 +116,6 @@ class Progress:
                     self.failed[run.number] = _failure(state)
             else:
                 self._ended[run.number] = 0
-        return self.plan is not before
 
     def _keep(self, run: PlannedRun, record: dict[str, Any]) -> None:
         try:
@@ -130,7 +123,7 @@ class Progress:
         except UserError as error:
             self.failed[run.number] = Failure(str(error))
             return
-        path = results.keep(self.plan.stack, record, self.project)
+        path = _kept(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
         found = next((result for result in kept if result.path == path), None)
         if found is None:
@@ -138,7 +131,6 @@ class Progress:
             self.failed[run.number] = Failure(f"its result file is not valid: {why}")
             return
         self.kept[run.number] = found
-        self.plan = self.plan.change(dataclasses.replace(run, kept=path.name))
 
     def rows(self) -> list[Row]:
         return [dataclasses.replace(self._row(run), where=run.case.where) for run in self.plan.runs]
@@ -226,16 +218,14 @@ def gone(looked_at: Sequence[PlannedRun], seen: Sequence[Seen]) -> bool:
 def watch(
     progress: Progress,
     remote: Remote,
-    store: Store,
     board: Board,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask the cluster until no run is open. Each result is kept, and noted in the plan, as it arrives.
+    """Ask the cluster until no run is open. Each result is kept as it arrives.
 
     Args:
         progress: What is known of the runs; updated here.
         remote: The cluster.
-        store: The file of the plan.
         board: Where the rows are shown.
         sleep: Waits some seconds; tests give another one.
 
@@ -261,30 +251,27 @@ def watch(
             sleep(POLL_SECONDS)
             continue
         silent_since = None
-        # The lock lets two processes that watch keep each result only once.
-        with store.locked():
-            under_way = store.has(progress.plan)
-            try:
-                if progress.take(looked_at, seen) and under_way:
-                    store.save(progress.plan)
-            except (UserError, OSError) as error:
-                raise _cannot_keep(error, store, progress.plan.stack) from None
+        progress.take(looked_at, seen)
         board.show(progress.rows())
         if not progress.open:
             return
-        if not under_way:
+        if not any(state["open"] for state in seen):
             raise SweepEndedError
         sleep(POLL_SECONDS)
 
 
-def _cannot_keep(error: UserError | OSError, store: Store, stack: str) -> UserError:
-    reason = os_errors.explain(error, store.file) if isinstance(error, OSError) else error
-    return UserError(
-        f"{reason}\nThe jobs go on and their results stay on the cluster: `./cluster run --stack {stack}` "
-        "collects them.",
-        reason.exit_code,
-        code="sweep.not-watched",
-    )
+def _kept(stack: str, record: dict[str, Any], project: Path | None) -> Path:
+    """Keep a result, and say that it stays on the cluster if it cannot be kept."""
+    try:
+        return results.keep(stack, record, project)
+    except (UserError, OSError) as error:
+        reason = os_errors.explain(error, results.folder(stack)) if isinstance(error, OSError) else error
+        raise UserError(
+            f"{reason}\nThe jobs go on and their results stay on the cluster: "
+            f"`./cluster run --stack {stack}` collects them.",
+            reason.exit_code,
+            code="sweep.not-watched",
+        ) from None
 
 
 def _silent(stack: str, last: str) -> str:
@@ -301,7 +288,7 @@ def _last_line(error: UserError) -> str:
 
 
 class Remote:
-    """Calls the cluster's own `sweep` command (`node.benchmark.Sweep`).
+    """Calls the cluster's own `sweep` command (`node.sweep.Sweep`).
 
     Every method raises `NotUpError` if there is no cluster, and `UserError` if it does not answer.
     """
@@ -310,31 +297,42 @@ class Remote:
         self._machine = machine
         self._up = up
 
-    def submit(
-        self, plan: Plan, runs: Sequence[PlannedRun], after: int | None
-    ) -> tuple[list[str], list[dict[str, Any]]]:
-        """Submit the runs that are not submitted yet. Each depends on the one before it.
+    def under_way(self) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of the next sweep, and what is known of the runs of the one under way."""
+        answer = self._ask("open", None)
+        return answer["next"], answer["runs"]
+
+    def prepare(self, preparation: Mapping[str, Any]) -> list[str]:
+        """Write the runs' scripts and labels on the cluster.
+
+        Returns:
+            The paths that are missing on the cluster; if there are any, nothing was written.
+        """
+        return list(self._ask("prepare", preparation)["missing"])
+
+    def submit(self, runs: Sequence[PlannedRun], after: int | None) -> list[dict[str, Any]]:
+        """Submit prepared runs that are not submitted yet. Each depends on the one before it.
 
         Args:
-            plan: The plan with the scripts.
             runs: The runs to submit.
             after: The job that the first run waits for. `None` means every benchmark under way.
 
         Returns:
-            The paths that are missing on the cluster (if there are any, nothing is submitted), and each run's
-            `job` or `error`.
+            Each run's `job` or `error`.
         """
-        submissions = [{"folder": run.folder, "script": plan.scripts[run.case.key]} for run in runs]
-        answer = self._ask("submit", {"needs": plan.needs, "after": after, "runs": submissions})
-        return answer["missing"], answer["runs"]
+        return list(self._ask("submit", {"after": after, "folders": [run.folder for run in runs]}))
 
     def show(self, runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
-        """Return what the cluster knows of each run (`node.benchmark.Run.show`)."""
+        """Return what the cluster knows of each run (`node.sweep.Sweep.show`)."""
         return list(self._ask("show", [run.folder for run in runs])) if runs else []
 
     def cancel(self, runs: Sequence[PlannedRun]) -> list[int]:
-        """End the jobs of these runs that are not over, and return their ids."""
-        return list(self._ask("cancel", [run.folder for run in runs])) if runs else []
+        """End the jobs of these runs that are not over and the sweep with them, and return the jobs' ids."""
+        return list(self._ask("cancel", [run.folder for run in runs]))
+
+    def close(self, runs: Sequence[PlannedRun]) -> None:
+        """Note on the cluster that the user was told how these runs ended."""
+        self._ask("close", [run.folder for run in runs])
 
     def _ask(self, action: str, question: Any) -> Any:
         text = login_machine.tool(self._machine, self._up, "sweep", action, text=json.dumps(question))
