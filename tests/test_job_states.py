@@ -23,7 +23,7 @@ from cli.commands.sweep.watch import _live_row
 from cli.console.jobs import situation
 from cli.console.status import show_status
 from infra.effects import Kind
-from node import benchmark
+from node import benchmark, sweep
 from node.backup import restore, take
 from node.elastic.budget import Budget, BudgetEnforcer
 from node.elastic.capacity import StateFlush, job_changes, job_fits, runs
@@ -190,7 +190,7 @@ def restored(one: JobState, _: Path) -> Phase:
 
 def runs_of_a_benchmark(one: JobState, tmp_path: Path) -> Phase:
     mine = job(7, one.state, nodes=one.nodes, comment=f"{benchmark.MARK}a/b", user=foreign.name(0))
-    alive = benchmark._benchmarks({7: mine})
+    alive = sweep._benchmarks({7: mine})
     run = benchmark.Run(settings(tmp_path), FakeControl([], [mine]), "a/b")
     assert bool(alive) == (not one.is_over)
     assert run.show({7: mine})["job"] is None or run.show({7: mine})["job"]["alive"] == bool(alive)
@@ -272,7 +272,7 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
     logs: {"node/logs/find.py"},
     backup: {"node/backup/take.py"},
     restored: {"node/backup/restore.py"},
-    runs_of_a_benchmark: {"node/benchmark.py"},
+    runs_of_a_benchmark: {"node/benchmark.py", "node/sweep.py"},
     capacity: {"node/elastic/capacity.py"},
     evacuation: {"node/elastic/requeue.py"},
     forgotten_requeues: {"node/elastic/requeue_memory.py"},

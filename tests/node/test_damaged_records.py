@@ -7,6 +7,7 @@ machines (test_boot_report.py), results of jobs (test_sweep_runs.py), outputs (t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from cli.commands.sweep.plan import Store
+from cli.commands.sweep.plan import Plan
 from infra.instance_types import cache
 from infra.program import clusters
-from infra.program.stack import Stack
 from localcloud.cloud import MachineStore
 from node.backup import record
+from node.benchmark import LABEL_FILE, Run
 from node.bootstrap import report
 from node.bootstrap.vm import state_guard
 from node.design.folders import Folders
@@ -32,7 +33,6 @@ from node.elastic.reconfiguration import CLOSED, Reconfiguration
 from node.elastic.requeue_memory import RequeueMemory
 from node.slurm import hardware, topology
 from node.system import foreign
-from tests.support import sentences
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, settings
 
 DEEP = 60_000
@@ -79,6 +79,10 @@ def damaged(good: dict[str, Any]) -> list[bytes]:
 BACKUP = {"at": 1.0, "name": "a", "place": "a file", "bytes": 1, "seconds": 1.0}
 MACHINE = {"partition": "debug", "launched": 1.0, "price": 1.0, "listed": True}
 TOTAL = {"seconds": 1.0, "usd": 1.0, "unpriced": 0.0}
+LABEL = {
+    "partition": "debug", "began": "x", "repeat": 1,
+    "run": {"number": 1, "nodes": 1, "repetition": 1, "folder": "a/b", "partition": "", "gpus": None},
+}  # fmt: skip
 REQUEST = {"restarts": 0, "submitted": 1.0, "node": "debug-0", "reason": "gone", "acknowledged": True}
 
 
@@ -157,11 +161,13 @@ def known_cluster(file: Path) -> None:
     assert found is None or datetime.fromtimestamp(found.since or 0, UTC)
 
 
-def sweep_plan(file: Path) -> None:
-    store = Store(Stack(file.parent, "lab"))
-    store.file = file
-    with sentences.raises("sweep.plan-unreadable", compared=False):
-        store.load()
+def label_of_a_run(file: Path) -> None:
+    run = Run(settings(file.parent), FakeControl(), "a/b")
+    run.folder.mkdir(parents=True)
+    file.rename(run.folder / LABEL_FILE)
+    with contextlib.suppress(ValueError):
+        plan = Plan.of("lab", [{"label": run.label, "job": None}])
+        assert str(plan.request).startswith("--nodes ")
 
 
 READERS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
@@ -177,7 +183,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "the local cloud's machines": (machines, {"machines": [], "launches": {"t": {}}, "count": 1}),
     "the machines' instance types": (known_types, {"format": cache.FORMAT, "machines": {}}),
     "a stack's cluster": (known_cluster, CLUSTER),
-    "the plan of a sweep": (sweep_plan, {"api_version": "x"}),
+    "what a run of a sweep is": (label_of_a_run, LABEL),
     "the guard of the disk": (guard, {"held": True, "at": 1.0, "why": "x"}),
 }
 """Record -> its reader, which fails if its record stops it, and what the record is like."""
