@@ -12,6 +12,7 @@ from cli import results
 from cli.console.jobs import ending, situation
 from cli.console.progress import Console
 from cli.providers import login_machine
+from infra import host_limits
 from infra.benchmark import BenchmarkRun
 from infra.errors import EXIT_INTERRUPTED, EXIT_REFUSED, NotUpError, UserError
 from operations.waiting import attempts
@@ -110,6 +111,7 @@ def _asked(machine: HasLoginMachine, up: StackUp, console: Console, *arguments: 
         NotUpError: There is no cluster.
         UserError: Access is refused (exit 3), or the cluster has not answered for PATIENCE_SECONDS.
     """
+    before = ""
     for left in attempts(PATIENCE_SECONDS, POLL_SECONDS):
         try:
             return login_machine.tool(machine, up, *arguments, text=text)
@@ -118,10 +120,13 @@ def _asked(machine: HasLoginMachine, up: StackUp, console: Console, *arguments: 
         except UserError as error:
             if error.exit_code == EXIT_REFUSED:
                 raise  # access is refused, and will be
+            if host_limits.named(str(error)):  # slurmctld may have ended by it, and only this answer says so
+                before = f"\nand before that:\n  {error}"
             if not left:
                 raise UserError(
                     f"the cluster of stack {up.stack.name} has not answered for {PATIENCE_SECONDS:g} s. "
-                    f"Its last words:\n  {error}\n`./cluster up --stack {up.stack.name}` waits again, "
+                    f"Its last words:\n  {error}{before}\n"
+                    f"`./cluster up --stack {up.stack.name}` waits again, "
                     f"`./cluster doctor --stack {up.stack.name}` looks for the cause.",
                     code="cluster.silent",
                 ) from None

@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -27,7 +28,7 @@ from cli.providers.interface import (
     PlansChanges,
     SharesCores,
 )
-from infra import cost
+from infra import cost, host_limits
 from infra.additions import additions, bake_time
 from infra.config.advice import warnings
 from infra.design import benchmark_design
@@ -142,11 +143,12 @@ def bring_up(
     started = time.monotonic()
     request = _designed(stack, config, replace=replace, benchmark=benchmark, quiet=quiet)
     engine = _engine(request, console)
-    # From before the first look at jobs until all is made, nobody else changes the stack. Then others may.
-    with engine.changing("up", console.on_event):
-        change = _prepared(_checked(request, engine, console), console)
-        outputs = _applied(_without_old_cluster(change, console), console)
-    result = _benchmark_result(request, outputs, console)
+    with _limits_named(request.up):
+        # From before the first look at jobs until all is made, nobody else changes the stack.
+        with engine.changing("up", console.on_event):
+            change = _prepared(_checked(request, engine, console), console)
+            outputs = _applied(_without_old_cluster(change, console), console)
+        result = _benchmark_result(request, outputs, console)
     if not quiet:
         show_outputs(outputs)
     seconds = time.monotonic() - started
@@ -161,6 +163,19 @@ def bring_up(
         changes=console.changes,
         seconds=round(seconds, 1),
     )
+
+
+@contextmanager
+def _limits_named(up: StackUp) -> Iterator[None]:
+    """Name the limit of this machine that an error's words mean, where the cluster's machines are here."""
+    try:
+        yield
+    except (UserError, OSError, RuntimeError) as error:
+        if up.design.provider != "local" or (why := host_limits.named(str(error))) is None:
+            raise
+        if isinstance(error, UserError):
+            raise UserError(f"{error}\n{why}", error.exit_code, code=error.code) from None
+        raise UserError(f"{error}\n{why}", code="system.refused") from None
 
 
 def _designed(stack: Stack, config: StackConfig, *, replace: bool, benchmark: bool, quiet: bool) -> Request:

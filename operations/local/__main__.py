@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from infra import os_errors
+from infra import host_limits, os_errors
 from infra.errors import EXIT_INTERRUPTED, UserError
 from infra.program import folders
 from infra.program.stack import Stack
@@ -73,7 +73,7 @@ def _execute(stack: Stack, options: argparse.Namespace, rest: list[str]) -> int:
             given["own"] = rest
         print(json.dumps(VERBS[options.verb](stack, **given)))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(_with_limit(error), file=sys.stderr)
         return error.exit_code
     except rpc.RpcUnavailableError as error:
         print(
@@ -90,9 +90,14 @@ def _execute(stack: Stack, options: argparse.Namespace, rest: list[str]) -> int:
         return EXIT_INTERRUPTED
     except OSError as error:
         explained = os_errors.explain(error)
-        print(explained, file=sys.stderr)
+        print(_with_limit(explained), file=sys.stderr)
         return explained.exit_code
     return 0
+
+
+def _with_limit(error: UserError) -> str:
+    """Return an error's text, with the limit of this machine that was reached if its words say so."""
+    return "\n".join(filter(None, (str(error), host_limits.named(str(error)))))
 
 
 def _end_with_caller() -> None:

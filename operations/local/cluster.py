@@ -52,8 +52,6 @@ from operations.waiting import attempts
 HEAD_START_SECONDS = 120.0
 STATUS_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-NO_INOTIFY = "inotify object: Too many open files"
-"""What systemd says as a machine's first process when it gets no inotify object (systemd's manager.c)."""
 ENDED = ("ready", "failed")
 """The states of a boot that has come to its end."""
 
@@ -380,17 +378,6 @@ def terminate_nodes(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
     return {"terminated": terminate(run, COMPUTE) if is_this_cluster(run, cluster) else 0}
 
 
-def with_cure(log: str) -> str:
-    """Return the end of a boot's log, with the cure where this host has no inotify objects left."""
-    if NO_INOTIFY not in log:
-        return log
-    limit = "fs.inotify.max_user_instances"
-    return (
-        f"{log}\nThe machines of all clusters have used up this host's {limit}. As root: sysctl -w "
-        f"{limit}=1024 (and the same line in /etc/sysctl.d); then run up again"
-    )
-
-
 def _wait_for_boot(run: RunDirectory, host: Host) -> None:
     """Wait until a machine of the head has booted, and print its steps meanwhile.
 
@@ -414,7 +401,7 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             # Its last report may be newer than `report`.
             if not present and run.report(host.name).get("state") not in ENDED:
                 raise UserError(
-                    f"the {host.name} ended during its boot; the end of {log}:\n{with_cure(tail(log))}",
+                    f"the {host.name} ended during its boot; the end of {log}:\n{tail(log)}",
                     code="boot.ended",
                 )
     else:

@@ -39,6 +39,26 @@ from tests.support.stack_values import values
 RESULT = local(seconds=10.0)
 
 
+def test_a_limit_of_this_machine_is_named_where_the_clusters_machines_are_here() -> None:
+    def failed(provider: str, error: Exception) -> str:
+        cluster = design(parse(values(provider, {}), "x"), catalog())
+        kind = type(error) if provider == "aws" else UserError
+        with pytest.raises(kind) as caught, operate._limits_named(cluster):
+            raise error
+        return str(caught.value)
+
+    for error in (
+        UserError("test-head: slurmctld: Resource temporarily unavailable", 3, code="test.cause"),
+        OSError(errno.EMFILE, "Too many open files"),
+        RuntimeError("can't start new thread"),
+    ):
+        said = failed("local", error)
+        assert said.startswith(f"{error}\n")
+        assert "the command again" in said
+        assert failed("aws", error) == str(error), "a machine of a cloud may have said it"
+    assert failed("local", UserError("no such thing", code="test.cause")) == "no such thing"
+
+
 # --- up and down with a fake engine and a fake cluster -------------------------------------------------
 
 

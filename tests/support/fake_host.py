@@ -22,7 +22,6 @@ def host(
     *,
     answers: Mapping[str, tuple[int, str]] | None = None,
     found: Mapping[str, str] | None = None,
-    limits: Mapping[int, int] | None = None,
     **facts: Any,
 ) -> Host:
     """Return a machine with these files and no others.
@@ -30,26 +29,19 @@ def host(
     Args:
         answers: program -> exit status and output; any other cannot be run.
         found: program -> where PATH has it.
-        limits: `resource.RLIMIT_…` -> soft limit; any other has none.
     """
     for path, text in (files or {}).items():
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     known = ANSWERS if answers is None else answers
-    chosen = {"uid": 1000, "cpus": 2, **facts}
+    chosen = {"uid": 1000, **facts}
     return Host(
         root=root,
         run=lambda argv: known.get(argv[0], (127, "no such program")),
         which=lambda name, path=None: (found or {}).get(name),
-        limit=(limits or {}).get,
         **chosen,
     )
-
-
-def process(pid: int, *, uid: int = 1000, threads: int = 1) -> dict[str, str]:
-    """Return the files in /proc of a process."""
-    return {f"/proc/{pid}/status": f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nThreads:\t{threads}\n"}
 
 
 def seen(findings: Iterable[Finding]) -> dict[str, str]:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 
 PYTHONS = ((3, 11), (3, 13))
-RESULTS_MIB = 20
-"""Space for the results of some runs, beside the state."""
 
 
 def stack_file(stack: Stack) -> tuple[Finding, StackUp | None, BenchmarkDesign | None]:
@@ -213,9 +211,6 @@ def state(stack: Stack) -> Iterable[Finding]:
     if free < locations.STATE_MIB:
         needed = f"{root}: {free} MiB are free, {locations.STATE_MIB} is needed"
         yield stops("state.space", needed, "Make room there.")
-    elif free < RESULTS_MIB:
-        fill = f"{root}: {free} MiB are free, and the results of some runs take {RESULTS_MIB}"
-        yield warns("state.space", fill, "Make room there.")
     else:
         yield fine("state.folder", f"{root} can be written, {free} MiB are free")
     given = os.environ.get("XDG_STATE_HOME", "")

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.findings import Finding, fine, warns
 from infra import bundle, os_errors
-from infra.config.advice import too_few_cores
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.cores import RUN_CHARACTERS, Use, in_words, uses
 from node.bootstrap.steps import MIN_FREE_MIB
-from node.system import plurals
 from operations.local import run_directory
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from node.design.model import BenchmarkDesign, ClusterDesign
+    pass
 
 # Who shares this host's CPU cores with a local cluster, in words.
 #
@@ -53,37 +49,6 @@ def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
 def _from(record: clusters.Cluster | None, owner: int) -> str:
     """Return which stack a cluster of this user's is, because several may have its name."""
     return f" (stack {record.stack} in {record.checkout})" if record and owner == os.getuid() else ""
-
-
-def shared_cores(stack: Stack, cluster: ClusterDesign, training: BenchmarkDesign | None) -> Iterable[Finding]:
-    """Check which nodes share cores now, and whether the benchmark's will."""
-    seen, have = uses(), len(os.sched_getaffinity(0))
-    others = neighbours(stack, seen)
-    load = Counter[int]()
-    for use in seen:
-        load[use.core] += use.machines
-    shared = sorted({use.core for use in seen if _own(stack, use) and load[use.core] > 1})
-    named = f"; {'; '.join(others)}" if others else ""
-    if shared:
-        yield warns(
-            "cores.shared",
-            f"nodes that are up share {_cores(shared)}{named}",
-            "Times of jobs tell nothing of more nodes meanwhile: use fewer nodes"
-            f"{', or wait for the other clusters' if others else ''}.",
-        )
-    elif others:
-        yield warns(
-            "cores.shared",
-            "; ".join(others),
-            "Nodes of this stack share cores with them where none is free: `run` when they are down.",
-        )
-    if training is not None:
-        text = too_few_cores(cluster.partition(training.partition), training.nodes, have)
-        if text is not None:
-            yield warns("cores.benchmark", text, "Lower benchmark.nodes, or take a type of fewer CPUs.")
-            return
-    if not shared and not others:
-        yield fine("cores.free", f"{plurals.count(have, 'core')}, and no node shares one")
 
 
 def _own(stack: Stack, use: Use) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from infra.program import folders, locations, owner
 from infra.program.stack import Stack
 from localcloud.machines import CLUSTER_VARIABLE
 from node.system import rpc
-from operations.local import agent, machine_access
+from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences
 from tests.support.checkout import until
@@ -211,25 +210,3 @@ def test_the_budget_where_machines_have_a_run_folder_of_their_own(
             "cluster.budget": "warns",
             "cluster.state": "fine",
         }
-
-
-def test_other_clusters(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("b", "c"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "Pulumi.yaml").touch()
-    runs = {name: folders.make_run_dir(Stack(tmp_path / name, "test")) for name in ("b", "c")}
-    folders.make_run_dir(Stack(project, "test"))
-    assert list(cluster.others(Stack(project, "test"))) == [], "folders that nothing runs in"
-    monkeypatch.setattr(agent, "controller_is_dead", lambda _: False)
-    (found,) = cluster.others(Stack(project, "test"))
-    assert seen([found]) == {"others.clusters": "fine"}
-    sentences.finding(found, "others.clusters", Severity.FINE, tmp_path / "b", tmp_path / "c")
-    assert str(project) not in found.found
-
-    shutil.rmtree(tmp_path / "c")
-    with process_of(runs["c"]):
-        told = {f.check: f for f in cluster.others(Stack(project, "test"))}
-    assert seen(told.values()) == {"others.abandoned": "warns", "others.clusters": "fine"}
-    assert str(tmp_path / "c") in told["others.abandoned"].found
-    sentences.finding(told["others.abandoned"], "others.abandoned", Severity.WARNS)
-    assert str(tmp_path / "c") not in told["others.clusters"].found

@@ -1,4 +1,4 @@
-"""The doctor's checks of the distribution's programs: Linux, Slurm, munge, and other daemons."""
+"""The doctor's checks of the distribution's programs: Linux, Slurm and munge."""
 
 from __future__ import annotations
 
@@ -43,29 +43,6 @@ def test_linux_with_proc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "severity"),
-    [
-        ({"uid": 0}, "warns"),
-        ({"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}}, "fine"),
-        ({"uid": 1, "found": {"apt-get": "/usr/bin/apt-get"}}, "warns"),
-    ],
-    ids=["no apt-get", "root", "nobody"],
-)
-def test_pmix_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any], severity: str
-) -> None:
-    monkeypatch.setattr(system_packages, "missing_for_pmix", lambda: ["libpmix-dev"])
-    assert seen(software.pmix(host(tmp_path, **facts))) == {"packages.pmix": severity}
-    monkeypatch.setattr(system_packages, "missing_for_pmix", list)
-    assert seen(software.pmix(host(tmp_path, **facts))) == {}
-    # Debian testing's package, whose folder of plugins has mpi_pmi2.so alone.
-    monkeypatch.setattr(system_packages, "NEEDED", {**system_packages.NEEDED, system_packages.SLURM: {}})
-    monkeypatch.setattr(system_packages, "PMIX_PLUGIN", str(tmp_path / "mpi_pmix.so"))
-    found = the(software.pmix(host(tmp_path, **facts)))
-    sentences.finding(found, "packages.pmix", Severity("warns"), "without PMIx", "--mpi=pmi2")
-
-
-@pytest.mark.parametrize(
     ("facts", "severity", "named"),
     [
         ({"uid": 0}, "stops", "apt-get"),
@@ -92,17 +69,14 @@ def test_packages_that_are_missing(
 
 
 @pytest.mark.parametrize(
-    ("missing", "wanted", "facts", "expected", "words"),
+    ("missing", "facts", "expected", "words"),
     [
-        ([], False, {}, "accounting.off fine", "`slurm: {accounting: true}` in the stack file"),
-        (["slurmdbd"], False, {}, "accounting.off fine", "; `up` installs slurmdbd"),
-        ([], True, {}, "accounting.installed fine", "slurmdbd and MariaDB 10.11.19"),
-        ([], True, {"answers": {}}, "accounting.broken stops", "mariadbd does not run: no such program"),
-        (["slurmdbd"], True, {"found": {"apt-get": "/usr/bin/apt-get"}}, "accounting.missing stops", "root"),
-        (["slurmdbd"], True, {}, "accounting.missing stops", "there is no apt-get here"),
+        ([], {}, "accounting.installed fine", "slurmdbd and MariaDB 10.11.19"),
+        ([], {"answers": {}}, "accounting.broken stops", "mariadbd does not run: no such program"),
+        (["slurmdbd"], {"found": {"apt-get": "/usr/bin/apt-get"}}, "accounting.missing stops", "root"),
+        (["slurmdbd"], {}, "accounting.missing stops", "there is no apt-get here"),
         (
             ["slurmdbd"],
-            True,
             {"uid": 0, "found": {"apt-get": "/usr/bin/apt-get"}},
             "accounting.missing fine",
             "`up` does it by apt-get",
@@ -113,14 +87,13 @@ def test_what_accounting_needs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     missing: list[str],
-    wanted: bool,
     facts: dict[str, Any],
     expected: str,
     words: str,
 ) -> None:
     answers = {"/usr/sbin/mariadbd": (0, "/usr/sbin/mariadbd  Ver 10.11.19-MariaDB-0+deb12u1 for x")}
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: missing)
-    found = the(software.accounting(host(tmp_path, **{"answers": answers, **facts}), wanted=wanted))
+    found = the(software.accounting(host(tmp_path, **{"answers": answers, **facts})))
     assert f"{found.check} {found.severity.value}" == expected
     assert words in found.found
 
@@ -191,20 +164,7 @@ def test_another_slurm_in_front(tmp_path: Path, complete: None) -> None:
     )
 
 
-def test_a_systems_own_daemons_do_not_matter(tmp_path: Path) -> None:
-    run = Path("/tmp/slurm-stacks-1/abc")
-    assert list(software.services(host(tmp_path, STAT), run)) == []
-    files = {
-        "/proc/7/comm": "slurmctld\n", "/proc/7/cmdline": "/usr/sbin/slurmctld\0-D\0",
-        "/proc/8/comm": "munged\n", "/proc/8/cmdline": f"/usr/sbin/munged\0--socket={run}/run/munge.sock\0",
-    }  # fmt: skip
-    found = the(software.services(host(tmp_path, files), run))
-    assert seen([found]) == {"services.others": "fine"}
-    sentences.finding(found, "services.others", Severity.FINE)
-
-
 def test_commands_that_cannot_be_run_are_an_answer(tmp_path: Path) -> None:
     assert Host().run([str(tmp_path / "no-such")])[0] == 127
     assert Host().run(["sh", "-c", "echo out; echo err >&2; exit 3"]) == (3, "out\nerr")
     assert Host().text("/no/such") is None
-    assert Host(root=tmp_path / "nowhere").processes() == []

@@ -40,13 +40,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Use]:
     return made
 
 
-def findings(**changes: Any) -> list[tuple[str, str, str]]:
-    config = parse(values("local", changes), "local")
-    cluster = design(config, catalog())
-    found = host_checks.shared_cores(STACK, cluster, benchmark_design(config, cluster))
-    return [(one.check, str(one.severity), one.found) for one in found]
-
-
 def test_others_are_named_with_their_cores(seen: list[Use]) -> None:
     seen += [
         Use(0, ME, own_run(), 1, "local"),
@@ -119,23 +112,6 @@ def test_a_run_that_was_not_alone_names_those_that_are_there(
     assert shared_cores.after(AwsProvider(), STACK, [record]) is None, "each node is a machine of its own"
     said = "At present cluster other of yours has nodes on core 1" if named else None
     assert shared_cores.after(LocalProvider(), STACK, [record]) == said
-
-
-def test_the_doctor_says_when_cores_are_shared(seen: list[Use]) -> None:
-    two = {"@nodes": 2, "partitions[0].nodes.max": 4}
-    assert findings(**two) == [("cores.free", "fine", "2 cores, and no node shares one")]
-    (few,) = findings(**{**two, "@nodes": 4})
-    assert few[:2] == ("cores.benchmark", "warns")
-    seen.append(Use(0, ME, own_run(), 1, "local"))
-    assert findings(**two)[0][0] == "cores.free", "a node with a core of its own"
-    seen[0] = Use(0, ME, own_run(), 2, "local")
-    assert findings(**two) == [("cores.shared", "warns", "nodes that are up share core 0")]
-    seen[:] = [Use(0, ME, own_run(), 1, "local"), Use(0, ME, "elsewhere", 1, "other")]
-    ((check, severity, text),) = findings(**two)
-    assert (check, severity) == ("cores.shared", "warns")
-    assert text == "nodes that are up share core 0; cluster other of yours has nodes on core 0"
-    seen[:] = [Use(0, ME, "elsewhere", 1, "other")]
-    assert findings(**two) == [("cores.shared", "warns", "cluster other of yours has nodes on core 0")]
 
 
 def test_what_an_agent_claims_is_what_is_seen(tmp_path: Path) -> None:

@@ -455,13 +455,3 @@ def test_what_goes_wrong_is_one_message(
     assert caught.value.code == 2
     assert main(local, monkeypatch, "terminate-nodes", "--stack", "test") == 0
     assert json.loads(capsys.readouterr().out) == {"terminated": 0}
-
-
-def test_a_host_without_inotify_objects_is_told_how_to_have_more() -> None:
-    """The lines are those of Debian 12's systemd on a host whose limit of 128 was used up."""
-    text = (
-        "Failed to create control group inotify object: Too many open files\n"
-        "Failed to allocate manager object: Too many open files"
-    )
-    assert "As root: sysctl -w fs.inotify.max_user_instances=1024" in cluster.with_cure(text)
-    assert cluster.with_cure("the loader cannot start") == "the loader cannot start"

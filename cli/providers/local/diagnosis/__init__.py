@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.findings import Check
-from cli.providers.local import host_checks
 from cli.providers.local.diagnosis import cluster, software
 from cli.providers.local.diagnosis import host as of_host
 from cli.providers.local.diagnosis.host import Host
@@ -41,33 +40,20 @@ def checks(
         Check("system", of(software.system, machine)),
         # Container machines have Slurm in their image.
         *([] if boots else [Check("packages", of(software.installed, machine))]),
-        *([] if boots else [Check("packages", of(software.pmix, machine))]),
-        Check("services", of(software.services, machine, run.path)),
         Check("user", cluster.user),
         Check("run", of(cluster.run_folder, stack, design)),
         Check("training", of(cluster.training_environment, stack.project, training)),
     ]
     if design is not None:
-        wanted = design.slurm.accounting
-        found += [
-            *([] if boots else [Check("accounting", of(software.accounting, machine, wanted=wanted))]),
-            Check("memory", of(of_host.memory, machine, design, known)),
-            Check("memory", of(of_host.addresses, machine, known)),
-            Check("processes", of(of_host.processes, machine, design, known)),
-            Check("files", of(of_host.files, machine, design)),
-            Check("cores", of(host_checks.shared_cores, stack, design, training)),
-            Check("machines", of(cluster.containers, design)),
-            Check("machines", cluster.images),
-        ]
-        if not boots:  # container machines have their own ports and names
-            found.append(Check("ports", of(of_host.free_ports, machine, run, design)))
-            found.append(Check("network", of(of_host.node_names, run)))
-            found.append(Check("slurm", of_host.slurm_folder))
+        found.append(Check("memory", of(of_host.memory, machine, design, known)))
+        if boots:
+            found.append(Check("machines", of(cluster.containers, design)))
+        else:  # container machines have their own ports
+            found.append(Check("ports", of(of_host.free_ports, run, design)))
+            if design.slurm.accounting:
+                found.append(Check("accounting", of(software.accounting, machine)))
     return [
         *found,
         Check("network", of(of_host.answers, boots=boots)),
-        Check("network", of(of_host.names, machine)),
-        Check("clock", of(of_host.clock, stack.project)),
         Check("cluster", of(cluster.present, stack, design)),
-        Check("others", of(cluster.others, stack)),
     ]

@@ -11,16 +11,15 @@ from cli.engine import embedded
 from cli.findings import Finding, Severity, fine, from_message, stops, warns
 from cli.providers import condition
 from cli.providers.local import host_checks
-from cli.providers.local.clusters import gone_messages, other_owners
+from cli.providers.local.clusters import other_owners
 from infra import environments, os_errors
-from infra.program import clusters, folders, locations, owner
+from infra.program import folders, locations, owner
 from infra.program.stack import Stack
-from localcloud.images import size_mib
 from node.bootstrap.vm.training import COMPLETE
-from node.design.model import CONTAINER, ClusterDesign, Settings, Site
+from node.design.model import ClusterDesign, Settings, Site
 from node.slurm.conf import check_paths
 from node.system import rpc
-from operations.local import agent, benchmark, machine_access, run_directory
+from operations.local import benchmark, machine_access, run_directory
 from operations.local import containers as container_machines
 from operations.local.run_directory import RunDirectory
 
@@ -113,29 +112,8 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     yield fine("cluster.state", f"is up, {nodes} {'node' if nodes == 1 else 'nodes'} running")
 
 
-def others(stack: Stack) -> Iterable[Finding]:
-    """Report this user's other clusters: they take memory, ports and processes."""
-    for sentence in gone_messages():
-        what, _, cure = sentence.partition(". ")
-        yield warns("others.abandoned", what, cure)
-    run_dir = locations.run_dir(stack)
-    up = [
-        f"{other.stack} of {other.checkout}"
-        for other in clusters.recorded()
-        if other.provider == "local"
-        and other.run_dir != run_dir
-        and not other.gone
-        and not agent.controller_is_dead(RunDirectory(other.run_dir))
-    ]
-    if up:
-        more = f" and {len(up) - NAMED} more" if len(up) > NAMED else ""
-        yield fine("others.clusters", f"also up: {', '.join(up[:NAMED])}{more}")
-
-
 # Checks of a local cluster's folders: the run directory, and the cache with the training environment.
 
-COMFORTABLE_RUN_MIB = 500
-"""Space for the logs of some days and the outputs of jobs."""
 DOWNLOAD = "about 0.6 GB"
 
 
@@ -150,7 +128,7 @@ def user() -> Iterable[Finding]:
 
 
 def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
-    """Check the run directory: owner, permissions, free space, and the length of its paths."""
+    """Check the run directory: owner, permissions, and the length of its paths."""
     path = folders.check_run_dir(stack)
     if problem := host_checks.run_folder():
         yield from_message("run.folder", Severity.STOPS, problem)
@@ -162,15 +140,8 @@ def run_folder(stack: Stack, design: ClusterDesign | None) -> Iterable[Finding]:
     yield from unsafe
     if design is not None and (problem := _too_long(path, design)):
         yield stops("run.path", problem, "Give the partition that is named there a shorter name.")
-    free = os_errors.free_mib(path)
-    if free < COMFORTABLE_RUN_MIB:
-        yield warns(
-            "run.space",
-            f"{path}: {free} MiB are free; logs and the outputs of jobs go there",
-            "Make room there.",
-        )
     if not unsafe:
-        yield fine("run.folder", f"{path}, {free} MiB free")
+        yield fine("run.folder", f"{path}, {os_errors.free_mib(path)} MiB free")
 
 
 def _unsafe(path: Path) -> Iterable[Finding]:
@@ -218,9 +189,6 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
     )
 
 
-# Checks of the kinds of machines that are possible here, and of the images of container machines.
-
-
 def containers(
     design: ClusterDesign,
     unsupported_reason: Callable[[ClusterDesign | None], str | None] = container_machines.unsupported_reason,
@@ -231,29 +199,12 @@ def containers(
         design: The stack's design.
         unsupported_reason: Finds it out.
     """
-    wanted = design.isolation == CONTAINER
-    reason = unsupported_reason(design if wanted else None)
-    if reason is None:
-        if not wanted:
-            yield fine("machines.processes", "they are processes; `isolation: container` is possible, too")
-            return
-        image = (
-            "its image is there"
-            if container_machines.image_exists(design)
-            else "`up` makes its image first, some minutes once"
-        )
-        yield fine("machines.containers", f"each is a container that boots; {image}")
-    elif wanted:
+    if (reason := unsupported_reason(design)) is not None:
         yield from_message("machines.containers", Severity.STOPS, f"{reason} {container_machines.INSTEAD}")
-    else:
-        yield fine("machines.processes", f"they are processes; as containers they are not possible: {reason}")
-
-
-def images() -> Iterable[Finding]:
-    """Report the size of the cached images of container machines."""
-    if used := size_mib(container_machines.image_folder()):
-        text = (
-            f"images take {used} MiB in {container_machines.image_folder()}; "
-            "`up` removes those that were unused for a week"
-        )
-        yield fine("machines.images", text)
+        return
+    image = (
+        "its image is there"
+        if container_machines.image_exists(design)
+        else "`up` makes its image first, some minutes once"
+    )
+    yield fine("machines.containers", f"each is a container that boots; {image}")

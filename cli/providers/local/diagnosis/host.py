@@ -1,27 +1,22 @@
-"""Checks of this machine: memory, the kernel's limits, loopback, names, ports and clock."""
+"""Checks of this machine: memory, loopback and ports."""
 
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from cli.findings import Finding, Severity, fine, from_error, from_message, stops, warns
+from cli.findings import Finding, fine, from_error, stops
 from infra.errors import UserError
-from localcloud.addresses import first_node_address, planned_block
 from node.design.model import ClusterDesign
 from node.slurm.addressing import ports_needed
-from node.system import plurals, ports
+from node.system import ports
 from operations import programs
-from operations.local import names as names_of_nodes
 from operations.local import run_directory
-from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
+from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from node.design.model import BenchmarkDesign, ClusterDesign
@@ -42,17 +37,13 @@ class Host:
 
     Attributes:
         root: The folder below which /proc, /sys and /etc are read.
-        limit: Returns the soft limit of a resource (`resource.RLIMIT_…`), `None` if it has no limit.
+        which: Finds a program in PATH.
     """
 
     root: Path = Path("/")
     uid: int = field(default_factory=os.getuid)
-    cpus: int = field(default_factory=lambda: os.cpu_count() or 1)
     run: Callable[[Sequence[str]], tuple[int, str]] = _run
     which: Callable[..., str | None] = shutil.which
-    limit: Callable[[int], int | None] = lambda kind: (
-        None if (soft := resource.getrlimit(kind)[0]) == resource.RLIM_INFINITY else soft
-    )
 
     def text(self, path: str) -> str | None:
         """Return a file's text; `None` if it cannot be read."""
@@ -66,30 +57,10 @@ class Host:
         text = (self.text(path) or "").strip()
         return int(text) if text.isdigit() else None
 
-    def processes(self) -> list[int]:
-        """Return the pids of all processes."""
-        try:
-            return [int(name) for name in os.listdir(self.root / "proc") if name.isdigit()]  # noqa: PTH208
-        except OSError:
-            return []
-
-
-# Checks of memory and of the kernel's limits, compared with what the cluster's processes need.
-#
-# The figures were measured with Slurm 22.05 and TensorFlow on two cores. An idle node has two processes of
-# one thread each and takes 12 MiB. A job on it adds about ten threads. A worker of the training has 110
-# threads, takes 0.8 GiB, and reserves 3.3 GiB of addresses. The controller and the local cloud's agent have
-# 25 threads and take 40 MiB; slurmdbd and MariaDB have another 16 threads and take 70 MiB, and up to 90 when
-# MariaDB's buffer pool is full. With fewer threads than counted here, Slurm's daemons ended at their start,
-# or jobs on that many nodes did not start.
 
 HEAD_MIB, ACCOUNTING_MIB, NODE_MIB, WORKER_MIB = 60, 90, 12, 1000
-HEAD_THREADS, ACCOUNTING_THREADS, NODE_THREADS, WORKER_THREADS = 40, 20, 12, 110
-HEAD_FILES, NODE_FILES = 32, 2
-"""srun has one or two connections to each node of its job; with 24 files it could not reach 20 nodes."""
-CPU_THREADS = 4
-"""Further threads of a worker for each core beyond the two with which it was measured."""
-WORKER_ADDRESS_MIB = 3500
+"""What the controller and the local cloud's agent take, slurmdbd and MariaDB, an idle node, and a worker of
+the training, as measured with Slurm 22.05 and TensorFlow on two cores."""
 
 
 def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -> Iterable[Finding]:
@@ -99,38 +70,15 @@ def memory(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -
     needed = head + workers * (NODE_MIB + WORKER_MIB)
     free, where = _free_mib(host)
     if free is None:
-        yield warns("memory.free", "/proc/meminfo has no MemAvailable", "See `free -m`.")
         return
-    every = head + NODE_MIB * _nodes(design)
-    cure = "End other programs"
-    cure += "; or train on fewer nodes (slurm-stacks:benchmark: nodes)." if workers > 1 else "."
-    text = f"{free} MiB are free{where}; {_what(workers)} takes about {needed} MiB"
+    what = f"the cluster with a training on {workers}" if workers else "the cluster"
+    text = f"{free} MiB are free{where}; {what} takes about {needed} MiB"
     if free < needed // 2:
+        cure = "End other programs"
+        cure += "; or train on fewer nodes (slurm-stacks:benchmark: nodes)." if workers > 1 else "."
         yield stops("memory.free", text, cure)
-    elif free < needed:
-        yield warns("memory.free", text, cure)
     else:
         yield fine("memory.free", text)
-    if free < every:
-        yield warns(
-            "memory.nodes",
-            f"{free} MiB are free{where}; {_every(design)} at once take {every} MiB without jobs",
-            "Lower nodes.max in the stack file.",
-        )
-
-
-def _what(workers: int) -> str:
-    return f"the cluster with a training on {workers}" if workers else "the cluster"
-
-
-def _nodes(design: ClusterDesign) -> int:
-    return sum(partition.max for partition in design.partitions)
-
-
-def _every(design: ClusterDesign) -> str:
-    """Return the words for all nodes, such as "all 4 nodes"."""
-    nodes = _nodes(design)
-    return plurals.count(nodes, "node") if nodes == 1 else f"all {nodes} nodes"
 
 
 def _free_mib(host: Host) -> tuple[int | None, str]:
@@ -165,104 +113,6 @@ def _groups(host: Host, controller: str, files: tuple[str, str]) -> Iterator[tup
             yield limit, use
 
 
-def processes(host: Host, design: ClusterDesign, trained: BenchmarkDesign | None) -> Iterable[Finding]:
-    """Check the limits on processes and threads: the user's, the container's, and the machine's."""
-    workers = trained.nodes if trained else 0
-    each = NODE_THREADS + WORKER_THREADS + CPU_THREADS * max(0, host.cpus - 2)
-    head = HEAD_THREADS + (ACCOUNTING_THREADS if design.slurm.accounting else 0)
-    needed = head + workers * each
-    every = head + NODE_THREADS * _nodes(design)
-    bounds = list(_bounds(host))
-    least = min(bounds, key=lambda bound: bound[1], default=None)
-    if least is None:
-        yield fine("processes.free", "no limit")
-        return
-    name, free, cure = least
-    text = f"{name} leaves {free} threads; {_what(workers)} takes about {needed}"
-    if free < needed:
-        yield stops("processes.free", text, cure)
-    else:
-        yield fine("processes.free", text)
-    if needed <= free < every:
-        yield warns(
-            "processes.nodes",
-            f"{name} leaves {free} threads; jobs on {_every(design)} at once take about {every}",
-            cure,
-        )
-
-
-def _bounds(host: Host) -> Iterator[tuple[str, int, str]]:
-    """Yield (name of the limit, threads that it still allows, how to raise it)."""
-    threads, total = _threads(host)
-    limit = host.limit(resource.RLIMIT_NPROC)
-    # The kernel exempts root.
-    if limit is not None and host.uid != 0:
-        yield (
-            f"ulimit -u ({limit})",
-            limit - threads,
-            "Raise it in this shell, `ulimit -u unlimited`, or as root in /etc/security/limits.conf.",
-        )
-    for most, used in _groups(host, "pids", ("pids.max", "pids.current")):
-        if most is not None and used is not None:
-            yield (
-                f"the container's pids.max ({most})",
-                most - used,
-                "Start the container with a higher limit (docker: --pids-limit).",
-            )
-    for file in ("pid_max", "threads-max"):
-        if (most := host.number(f"/proc/sys/kernel/{file}")) is not None:
-            yield f"kernel.{file} ({most})", most - total, f"As root: sysctl -w kernel.{file}={2 * most}"
-
-
-def _threads(host: Host) -> tuple[int, int]:
-    """Return the number of this user's threads, and of all threads."""
-    mine = total = 0
-    for pid in host.processes():
-        status = host.text(f"/proc/{pid}/status") or ""
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        count = int(fields.get("Threads", "0"))
-        total += count
-        if fields.get("Uid", "").split()[:1] == [str(host.uid)]:
-            mine += count
-    return mine, total
-
-
-def files(host: Host, design: ClusterDesign) -> Iterable[Finding]:
-    """Check the limit on open files of a process: srun has connections to all nodes of its job."""
-    limit = host.limit(resource.RLIMIT_NOFILE)
-    largest = max((partition.max for partition in design.partitions), default=0)
-    needed = HEAD_FILES + NODE_FILES * largest
-    if limit is None or limit >= needed:
-        yield fine("files.open", f"ulimit -n is {'unlimited' if limit is None else limit}")
-        return
-    cure = f"Raise it in this shell: ulimit -n {max(1024, needed)}"
-    text = f"ulimit -n is {limit}"
-    if limit < HEAD_FILES:
-        yield stops("files.open", f"{text}, and the cluster's daemons need {HEAD_FILES}", cure)
-    else:
-        yield warns(
-            "files.open",
-            f"{text}, and a job on {plurals.count(largest, 'node')} of a partition needs {needed}",
-            cure,
-        )
-
-
-def addresses(host: Host, trained: BenchmarkDesign | None) -> Iterable[Finding]:
-    """Check the limit on a process's addresses, which jobs inherit."""
-    address = host.limit(resource.RLIMIT_AS)
-    if trained is not None and address is not None and address < WORKER_ADDRESS_MIB * 2**20:
-        yield stops(
-            "memory.address",
-            f"ulimit -v is {address // 1024} KiB, and TensorFlow reserves about {WORKER_ADDRESS_MIB} MiB",
-            "Raise it in this shell: ulimit -v unlimited",
-        )
-
-
-# Checks of this machine's loopback, names, ports and clock. They contact no other machine.
-
-DAY = 86400.0
-
-
 def answers(*, boots: bool) -> Iterable[Finding]:
     """Check a connection over 127.0.0.1, which the whole cluster uses, and how Slurm looks addresses up.
 
@@ -275,62 +125,7 @@ def answers(*, boots: bool) -> Iterable[Finding]:
     yield fine("network.loopback", "127.0.0.1 answers")
 
 
-def names(host: Host, name: str | None = None) -> Iterable[Finding]:
-    """Check that /etc/hosts has `localhost` and this host's name: another lookup may take seconds.
-
-    Args:
-        name: This host's name.
-    """
-    name = name or socket.gethostname()
-    table: dict[str, list[str]] = {}
-    for line in (host.text("/etc/hosts") or "").splitlines():
-        address, *aliases = line.partition("#")[0].split() or [""]
-        for alias in aliases:
-            table.setdefault(alias.lower(), []).append(address)
-    if "127.0.0.1" not in table.get("localhost", []):
-        yield warns(
-            "network.localhost",
-            "/etc/hosts does not say that localhost is 127.0.0.1",
-            "As root: echo '127.0.0.1 localhost' >>/etc/hosts",
-        )
-    sources = next(
-        (s for s in (host.text("/etc/nsswitch.conf") or "").splitlines() if s.startswith("hosts:")), ""
-    )
-    if name.lower() not in table and "myhostname" not in sources:
-        yield warns(
-            "network.hostname",
-            f"/etc/hosts does not have this host's name, {name}: Slurm's programs look it up elsewhere, and "
-            "may wait for the answer",
-            f"As root: echo '127.0.1.1 {name}' >>/etc/hosts",
-        )
-
-
-def node_names(
-    run: RunDirectory, problem: Callable[[str], str | None] = names_of_nodes.unsupported_reason
-) -> Iterable[Finding]:
-    """Check whether nodes will know each other by name, and have a /tmp of their own.
-
-    Args:
-        problem: Returns the reason why they will not, for a block of addresses.
-    """
-    first = planned_block(run.path)
-    if (sentence := problem(first)) is None:
-        yield fine(
-            "network.node_names",
-            f"nodes know each other by name, with addresses from {first_node_address(first)} on, and each "
-            "has a /tmp of its own",
-        )
-        return
-    yield from_message("network.node_names", Severity.WARNS, sentence)
-
-
-def slurm_folder(problem: Callable[[], str | None] = names_of_nodes.no_slurm_folder) -> Iterable[Finding]:
-    """Check whether programs that remove SLURM_CONF from their environment will find the cluster."""
-    if (sentence := problem()) is not None:
-        yield from_message("slurm.folder", Severity.WARNS, sentence)
-
-
-def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable[Finding]:
+def free_ports(run: RunDirectory, design: ClusterDesign) -> Iterable[Finding]:
     """Check that there are enough free ports in a row; a cluster that is up has its ports already."""
     count = 1 + ports_needed(design)
     kept = run.kept_ports()
@@ -343,30 +138,3 @@ def free_ports(host: Host, run: RunDirectory, design: ClusterDesign) -> Iterable
             yield from_error("ports.free", error)
             return
         yield fine("ports.free", f"{count} in a row are free, from {base} on")
-    span = (host.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()
-    if len(span) == 2 and int(span[0]) <= LAST_PORT and int(span[1]) >= FIRST_PORT:
-        yield warns(
-            "ports.outgoing",
-            f"the kernel takes ports from {span[0]} to {span[1]} for outgoing connections, the cluster's "
-            f"({FIRST_PORT} to {LAST_PORT}) among them: one may be taken just when a node starts",
-            'As root: sysctl -w net.ipv4.ip_local_port_range="32768 60999"',
-        )
-
-
-def clock(project: Path, now: float | None = None) -> Iterable[Finding]:
-    """Check the clock: if it is wrong, munge refuses credentials and downloads fail.
-
-    Args:
-        now: The time in seconds since the epoch; `None` means the machine's clock.
-    """
-    now = time.time() if now is None else now
-    newest = max((project / name).stat().st_mtime for name in ("cluster", "uv.lock", "Pulumi.yaml"))
-    if now < newest - DAY:
-        yield warns(
-            "clock.time",
-            f"it says {time.strftime('%F %R', time.gmtime(now))} UTC, and the project's files are of "
-            f"{time.strftime('%F', time.gmtime(newest))}",
-            "Set the clock (as root: timedatectl set-ntp true).",
-        )
-    else:
-        yield fine("clock.time", time.strftime("%F %R UTC", time.gmtime(now)))

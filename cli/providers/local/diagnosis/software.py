@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from cli.findings import Finding, Severity, fine, from_message, stops, warns
-from cli.providers.local.diagnosis.host import ACCOUNTING_MIB, Host
+from cli.providers.local.diagnosis.host import Host
 from node.slurm.version import NEWEST_TESTED, Version, parse, spell
 from node.system.subprocesses import SEARCH
 from operations import pages
@@ -81,44 +80,9 @@ def installed(host: Host) -> Iterable[Finding]:
     yield from _releases(versions, munge)
 
 
-def pmix(host: Host) -> Iterable[Finding]:
-    """Check that `srun --mpi=pmix` works, or that `up` can install what it needs."""
-    if system_packages.has_no_pmix():
-        yield warns(
-            "packages.pmix",
-            system_packages.BUILT_WITHOUT_PMIX,
-            "Use the `mpirun` of the MPI that the program is built with, or `srun --mpi=pmi2` for MPICH's: "
-            "docs/clients.md",
-        )
-        return
-    missing = system_packages.missing_for_pmix()
-    if not missing:
-        return
-    if host.which("apt-get") is not None and (host.uid == 0 or host.run(["sudo", "-n", "true"])[0] == 0):
-        yield fine("packages.pmix", f"`up` installs {', '.join(missing)}, which `srun --mpi=pmix` needs")
-        return
-    yield warns(
-        "packages.pmix",
-        f"{system_packages.NO_PMIX}: there is no {system_packages.NEEDED[system_packages.PMIX][missing[0]]}",
-        f"Have an administrator install it, by apt-get: {system_packages.command(missing)}",
-    )
-
-
-def accounting(host: Host, *, wanted: bool) -> Iterable[Finding]:
-    """Check that slurmdbd and MariaDB, which keep the records of `sacct`, are or can be installed.
-
-    Args:
-        wanted: Whether the stack file asks for accounting.
-    """
+def accounting(host: Host) -> Iterable[Finding]:
+    """Check that slurmdbd and MariaDB, which keep the records of `sacct`, are or can be installed."""
     missing = system_packages.missing(system_packages.ACCOUNTING)
-    if not wanted:
-        more = f"; `up` installs {', '.join(missing)}" if missing else ""
-        yield fine(
-            "accounting.off",
-            "off, so that `sacct` has no records; `slurm: {accounting: true}` in the stack file keeps them "
-            f"in a database, which takes {ACCOUNTING_MIB} MiB of memory{more}",
-        )
-        return
     if missing:
         what = "slurmdbd with its plugin for MySQL, and MariaDB's server"
         yield _installable(host, missing, "accounting.missing", what)
@@ -185,19 +149,3 @@ def _releases(versions: dict[str, Version], munge: str) -> Iterable[Finding]:
         )
         return
     yield fine("packages.installed", f"Slurm {spell(release)} and {munge}")
-
-
-def services(host: Host, run: Path) -> Iterable[Finding]:
-    """Report daemons of another Slurm or munge, which have other ports and sockets."""
-    names: set[str] = set()
-    for pid in host.processes():
-        name = (host.text(f"/proc/{pid}/comm") or "").strip()
-        if name in ("slurmctld", "slurmd", "munged") and str(run) not in (
-            host.text(f"/proc/{pid}/cmdline") or ""
-        ):
-            names.add(name)
-    if names:
-        yield fine(
-            "services.others",
-            f"another {', '.join(sorted(names))} runs here; this cluster has ports and sockets of its own",
-        )
