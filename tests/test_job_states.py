@@ -159,7 +159,7 @@ def status(one: JobState, tmp_path: Path) -> Phase:
 
 
 def logs(one: JobState, _: Path) -> Phase:
-    lines = facts(one, None)
+    lines = facts(one)
     if any(line.startswith("waits: ") for line in lines):
         return Phase.WAITING
     return Phase.OVER if "exit code 0" in " ".join(lines) or "never ran" in " ".join(lines) else one.phase

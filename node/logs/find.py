@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,12 +20,11 @@ from node.benchmark import JOB_FILE, STATE_BYTES
 from node.bootstrap.vm.clouds import local
 from node.design.folders import Folders
 from node.design.health import SCRIPTS
-from node.design.model import ClusterDesign, Settings
+from node.design.model import Settings
 from node.design.sites import LocalSite
 from node.logs.sources import BootReport, Explained, LogFile, Note, Source, is_earlier, started_wrongly
 from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
-from node.slurm import reservations
-from node.slurm.control import Control, Slurm, SlurmError
+from node.slurm.control import Control, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
 from node.slurm.phases import (
     BOOT_FAIL,
@@ -184,36 +182,15 @@ def could_not_start(job: JobState) -> bool:
     return job.is_over and job.signal in LAUNCH_ERRORS and bool(job.nodes)
 
 
-def reservation_advice(control: Slurm, design: ClusterDesign, jobs: Iterable[JobState]) -> dict[int, str]:
-    """Return what reservations mean for those of the jobs that wait, by id."""
-    waiting = [job for job in jobs if job.is_pending]
-    if not waiting:
-        return {}
-    try:
-        known, reserved = control.detailed_jobs(), control.reservations()
-    except (SlurmError, ValueError):
-        return {}
-    now = time.time()
-    advice = {
-        job.id: reservations.advice(known.get(job.id, job), reserved, design.nodes_of(job.partition), now)
-        for job in waiting
-    }
-    return {number: text for number, text in advice.items() if text is not None}
-
-
-def facts(job: JobState, advice: str | None) -> list[str]:
-    """Return Slurm's facts on a job, in a few lines.
-
-    Args:
-        advice: What is known of the reservations that it waits for.
-    """
+def facts(job: JobState) -> list[str]:
+    """Return Slurm's facts on a job, in a few lines."""
     nodes = f" on {fold(job.nodes)}" if job.nodes else ""
     index = (job.array_task or "").partition("%")[0]
     tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
     task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
     lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
     if job.is_pending:
-        lines.append(f"waits: {in_words(job.cause, cure(job, advice))}")
+        lines.append(f"waits: {in_words(job.cause, cure(job))}")
     if job.restarts:
         lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
     if job.is_over and _never_ran(job):
@@ -559,8 +536,7 @@ class Cluster:
     def _state_of(self, jobs: list[JobState], silent: str, folders: list[Path]) -> list[str]:
         if jobs:
             shown = jobs[-MOST_TASKS:]
-            advice = reservation_advice(self.control, self.settings.design, shown)
-            lines = [line for job in shown for line in facts(job, advice.get(job.id))]
+            lines = [line for job in shown for line in facts(job)]
             if len(jobs) > MOST_TASKS:
                 states = Counter(job.state.lower() for job in jobs)
                 summary = ", ".join(f"{count} {state}" for state, count in states.most_common())

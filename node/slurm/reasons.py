@@ -104,7 +104,7 @@ def in_words(cause: str | None, advice: str | None = None) -> str:
     return f"{text}: {advice}" if advice else text
 
 
-def cure(job: JobState, reservation: str | None) -> str | None:
+def cure(job: JobState, reservation: str | None = None) -> str | None:
     """Return what lets a waiting job start, if anything does.
 
     Args:

@@ -20,7 +20,6 @@ from node.logs.sources import Source
 from node.logs.text import about_jobs, about_node
 from node.slurm.control import SlurmDown
 from node.slurm.fields import OUTPUT
-from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from node.system.codec import to_json
 from tests.support.doubles import design, job, node, settings
@@ -35,7 +34,6 @@ class Slurm:
         self.queue: dict[int, JobState] = {}
         self.state: dict[str, NodeState] = {}
         self.written: dict[int, dict[str, str]] = {}
-        self.reserved: list[Reservation] = []
         self.silent = False
 
     def _answer(self, what: Any) -> Any:
@@ -48,12 +46,6 @@ class Slurm:
 
     def nodes(self) -> dict[str, NodeState]:
         return dict(self._answer(self.state))
-
-    def detailed_jobs(self) -> dict[int, JobState]:
-        return self.jobs()
-
-    def reservations(self) -> list[Reservation]:
-        return list(self._answer(self.reserved))
 
     def outputs(self, jobs: list[int]) -> dict[int, dict[str, str]]:
         return dict(self._answer({number: self.written[number] for number in jobs if number in self.written}))
@@ -225,14 +217,6 @@ def test_a_job_that_waits_and_one_that_failed(cluster: Cluster, slurm: Slurm) ->
     assert shown(cluster.sources("9"))["job 9"][1:] == ["ended by signal 15 (SIGTERM)"]
 
 
-def test_who_waits_for_a_reservation_is_told(cluster: Cluster, slurm: Slurm) -> None:
-    slurm.queue = {7: job(7, "PENDING", reason="Reservation", reservation="r")}
-    slurm.reserved = [Reservation("r", 1.0, 9e9, ("debug-0",))]
-    (line,) = shown(cluster.sources("7"))["job 7"][1:]
-    assert line.startswith("waits: Reservation: its reservation has not begun")
-    assert "r lasts until 2" in line
-
-
 # As slurmd 22.05.8 wrote them; the last two as its source has them.
 NOT_STARTED = """\
 [2026-11-25T22:43:00.278] Launching batch job 8 for UID {uid}
@@ -332,7 +316,7 @@ def test_the_lines_of_later_releases_are_known(cluster: Cluster, slurm: Slurm) -
     ],
 )
 def test_an_end_is_told_as_it_was(ended: JobState, told: str) -> None:
-    line = find.facts(ended, None)[-1]
+    line = find.facts(ended)[-1]
     assert told in line
     assert not any(word in line for word in ("SIGHUP", "Launch", "Raised"))
 

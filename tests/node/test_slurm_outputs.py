@@ -81,7 +81,7 @@ ENDS = {
 def test_the_end_of_a_job_in_words(release: str, name: str) -> None:
     ended = job(release, name)
     state, words = ENDS[name]
-    told = facts(ended, None)
+    told = facts(ended)
     assert (ended.state, ended.is_over) == (state, True)
     assert told[-1].startswith(words), told
     assert len(told) == 2
@@ -149,7 +149,7 @@ def test_why_a_job_waits_in_words(release: str, name: str) -> None:
     text = reasons.in_words(waiting.cause, reasons.cure(waiting, None))
     assert text.startswith(WAITS[name].format(job=waiting.spelling)), text
     assert (f"`scontrol release {waiting.spelling}`" in text) == (name in HELD)
-    assert facts(waiting, None)[1] == f"waits: {text}"
+    assert facts(waiting)[1] == f"waits: {text}"
 
 
 @each_source
