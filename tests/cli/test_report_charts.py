@@ -1,4 +1,4 @@
-"""The plots: which series share one, what the titles say, and the SVG as an element of a page."""
+"""The plots: which series share one, what is said of them, and the SVG as an element of a page."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cli.commands.report import charts, draw, page, words
 from cli.commands.report.charts import Chart, Dot, Line, Style
 from cli.commands.report.runs import Run, published_runs
 from cli.commands.report.series import group
 from tests.support.report_records import local, record, runs
-from tests.support.wide import wide
 
 PUBLISHED = published_runs()
 GPU = {"gpus_per_node": 1}
@@ -56,10 +53,7 @@ def test_the_line_to_beat_follows_from_the_times_of_step_and_exchange() -> None:
     assert [dot.y for dot in line.dots[1:3]] == pytest.approx([2 * 0.04 / 0.055, 4 * 0.04 / 0.0575])
     assert names(found["x-time"])[-1] != "predicted"
     assert re.search(r"predicted, by nodes: 1: 1\.00?×", found["x-speed-up"].description)
-    (note,) = [text for text in page.notes(runs(two), group(runs(two)), []) if "Where the time" in text]
-    said = note.replace("\N{NO-BREAK SPACE}", " ").replace(words.SPACE, " ")
-    assert "on 2 workers goes: 91 % computes" in said
-    assert "A step takes 50.0 ms, an exchange every 16 steps 80.0 ms" in said
+    assert "The line “predicted” is" in " ".join(notes(two, record(1, 64)))
     in_step = runs({**two, "average_every": None})
     assert [run.scaling and run.scaling.every for run in in_step] == [1], "`sync` exchanges at every step"
     # A run that did not measure both times predicts nothing.
@@ -96,7 +90,7 @@ def test_without_a_run_on_one_node_ours_has_no_speed_up() -> None:
     assert names(found["x-time"])[0] == "test"
     for name in ("x-speed-up", "x-efficiency"):
         assert "test" not in names(found[name])
-        assert found[name].title.startswith("Published: ")
+        assert found[name].lines
 
 
 def test_pretended_prices_are_not_drawn() -> None:
@@ -109,9 +103,9 @@ def test_series_that_are_too_many_are_said_to_be_missing() -> None:
     assert [e.label for e in entries] == ["test 1", "test 2", "test 3", "test 4"]
     assert len({e.style for e in entries}) == 4
     assert [s.key.epochs for s in rest] == [2, 1]
-    (note,) = (text for text in page.notes([], [], rest) if "not in the plots" in text)
-    assert "2 epochs" in note.replace(words.SPACE, " ")
-    assert "1 epoch," in note.replace(words.SPACE, " ")
+    assert page.notes(page.Shown([], [], rest)) == [
+        "The plots show four series at most; the tables have all of them."
+    ]
 
 
 def test_looks_differ_by_more_than_colour() -> None:
@@ -142,97 +136,55 @@ def test_of_many_numbers_of_nodes_some_curves_are_drawn() -> None:
     assert [line.label.split(words.SPACE)[0] for line in loss.lines][::5] == ["1", "20"]
 
 
-# --- titles ----------------------------------------------------------------------------------------------
+# --- words -----------------------------------------------------------------------------------------------
 
 
-def title(name: str, *records: dict[str, Any]) -> str:
-    return plots(runs(*records))[name].title.replace(words.SPACE, " ")
+def test_a_plot_says_what_it_shows_and_what_its_scale_is() -> None:
+    found = plots(runs(record(1, 64.0), record(8, 16.0)))
+    assert {name: (chart.title, chart.caption) for name, chart in found.items()} == {
+        "x-time": ("Training time of one epoch", "Logarithmic scale."),
+        "x-speed-up": ("Speed-up", "Over one node of the same series. Logarithmic scale."),
+        "x-efficiency": ("Efficiency", "Speed-up a node."),
+        "x-cost": (
+            "Price of one epoch",
+            "The nodes' training time, without start-up, controller and storage.",
+        ),
+        "x-accuracy": ("Accuracy", "On the training data after eight epochs on MNIST."),
+    }
+    assert "p3.2xlarge" in names(plots([], gpu=True)["x-cost"])  # retired: its last price
 
 
-def test_titles_are_statements_on_ours() -> None:
-    both = (record(1, 64.0), record(8, 16.0, accuracy=0.98))
-    assert title("x-time", *both) == "An epoch takes 8.00 s on 1 node, 2.00 s on 8 nodes"
-    assert title("x-speed-up", *both) == "8 nodes train 4.0× as fast as one"
-    assert title("x-efficiency", *both) == "Each of 8 nodes does 50 % of what one does alone"
-    assert title("x-accuracy", *both) == "Accuracy is 0.9900 on 1 node, 0.9800 on 8 nodes"
+def test_headings() -> None:
+    assert page.headline(["a"], runs(record(1)), []) == "Runs of stack a beside the published ones"
+    assert page.headline(["a"], [], []) == "No results of stack a yet; these are the published ones"
+
+
+def notes(*records: dict[str, Any]) -> list[str]:
+    own = runs(*records)
+    return page.notes(page.Shown(own, group(own), []))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("records", "said"),
     [
-        (20.0, "2 nodes train 2.0× as fast as one"),
-        (41.0, "2 nodes train about as fast as one"),
-        (60.0, "2 nodes take 1.5× as long as one"),
+        ([record(1)], None),
+        ([local(1)], "synthetic digits"),
+        ([local(1)], "no network lies between them"),
+        ([local(1), local(2, cores=1, cores_shared=True)], "nodes shared cores has no speed-up"),
+        ([local(1), local(2, cores_others=0.4)], "a tenth or more of the cores’ time"),
+        ([record(2)], "a series without a run on one node has none"),
+        ([record(1), record(1, digest="0" * 64)], "never averaged"),
+        ([record(1, restarts=2)], "after the last checkpoint"),
+        ([record(1), record(1)], "whiskers"),
+        ([record(1), record(2)], "Profile sync scales the learning rate"),
+        ([record(1, epochs=2)], "first epoch is slower"),
+        ([record(1, epochs=2)], "another recipe"),
     ],
 )
-def test_slower_is_said_as_slower(seconds: float, said: str) -> None:
-    assert title("x-speed-up", record(1, 40.0), record(2, seconds)) == said
-
-
-def test_titles_without_ours_are_on_the_articles() -> None:
-    cpu, gpu = plots([]), plots([], gpu=True)
-    said = {name: chart.title.replace(words.SPACE, " ") for name, chart in cpu.items()}
-    assert said == {
-        "x-time": "Published: two nodes are slower than one, on all 3 clusters",
-        "x-speed-up": "Published: at best 3.9×, with 10 nodes",
-        "x-efficiency": "Published: with the most nodes, each does 14 % to 39 % of one alone",
-        "x-cost": "Published: an epoch is cheapest on one node",
-        "x-accuracy": "Published: from 0.9994 on 1 node down to 0.9747 on 10 nodes",
-    }
-    assert gpu["x-speed-up"].title == "Published: more nodes are slower than one, 0.46× at best"
-    assert "p3.2xlarge" in names(gpu["x-cost"])  # retired: its last price
-
-
-def headline(*records: dict[str, Any], stacks: tuple[str, ...] = ("test",)) -> str:
-    return page.headline(stacks, group(runs(*records))).replace(words.SPACE, " ")
-
-
-def test_the_headline_of_a_local_stack_claims_no_more_than_it_may() -> None:
-    assert headline(local(1, 60.0), local(2, 50.0)) == (
-        "On one machine’s cores, 2 workers train 1.2× as fast as one"
-    )
-    shared = local(2, 50.0, cores=1, cores_shared=True)
-    assert headline(local(1, 60.0), shared) == "2 nodes train an epoch in 25.0 s", "not compared with one"
-    said = page.leads(["test"], group(runs(local(1), shared)), [])
-    assert any("2 workers shared its 1 core" in text.replace(words.SPACE, " ") for text in said)
-    (said_of_own,) = page.leads(["test"], group(runs(local(1), local(2))), [])
-    assert "each with CPU cores of its own" in said_of_own
-    busy = runs(local(1), local(2, cores_others=0.4))
-    said = page.leads(["test"], group(busy), [])
-    assert any("took up to 40 %" in text.replace(words.SPACE, " ") for text in said)
-    assert not any("share" in text for text in page.leads(["test"], group(runs(record(1))), []))
-
-
-def test_headlines() -> None:
-    assert headline(record(1, 64.0), record(4, 20.0)) == "4 nodes train 3.2× as fast as one"
-    assert headline(record(2, 64.0)) == "2 nodes train an epoch in 8.00 s"
-    assert headline() == "No results of stack test yet; these are the published ones"
-
-
-def test_the_same_machines_are_compared_in_words() -> None:
-    said = page.leads(["test"], group(runs(record(1, 64.0), record(4, 16.0))), group(PUBLISHED))
-    text = " ".join(said).replace(words.SPACE, " ")
-    assert "2.00 s on 4 nodes of test; published for as many n1-standard-2: 26.2 s." in text
-    said = page.leads(["test"], group(runs(record(2, 16.0, **GPU))), group(PUBLISHED))
-    assert "n1-standard-2 with 1 V100: 20.0 s" in " ".join(said).replace(words.SPACE, " ")
-    strange = page.leads(["test"], group(runs(record(2, machine="own.box"))), group(PUBLISHED))
-    assert not any("published" in text for text in strange)
-
-
-def test_notes_name_what_a_reader_must_know() -> None:
-    def notes(*records: dict[str, Any]) -> str:
-        own = runs(*records)
-        return " ".join(page.notes(own, group(own), []))
-
-    assert notes(record(1)) == ""
-    assert "synthetic digits" in notes(local(1))
-    assert "has no run on one node" in notes(record(2))
-    assert "never averaged" in notes(record(1), record(1, digest="0" * 64))
-    assert "after the last checkpoint" in notes(record(1, restarts=2))
-    assert "whiskers" in notes(record(1), record(1))
-    assert "Profile sync scales the learning rate" in notes(record(2))
-    assert "Profile local-sgd is the default" in notes(record(2, profile="local-sgd", average_every=8))
-    assert "local-sgd is the default" not in notes(record(1, profile="local-sgd"), record(2))
+def test_notes_name_what_a_reader_must_know(records: list[dict[str, Any]], said: str | None) -> None:
+    assert notes(*records) == [] if said is None else said in " ".join(notes(*records))
+    if said is not None:
+        assert said not in " ".join(notes(record(1)))
 
 
 @pytest.mark.parametrize(
@@ -282,7 +234,7 @@ def test_a_picture_is_an_element_with_the_pages_colours_and_its_own_ids() -> Non
     text = draw.svg(chart)
     root = ElementTree.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert root.get("viewBox") == "0 0 400 270"
+    assert root.get("viewBox") == f"0 0 400 {draw.PLOT_HEIGHT + draw.ROW:g}"
     assert "width" not in root.attrib
     texts = {element.tag.rpartition("}")[2]: element.text for element in root}
     assert texts["title"] == "<t>"
@@ -364,8 +316,10 @@ def test_a_perfect_series_lies_on_the_ideal_line_whatever_the_scales(
     line = Line("x", Style("s1", "o"), dots)
     root = ElementTree.fromstring(draw.svg(simple(unit=unit, lines=(line,), ideal=ideal, x_log=x_log)))
     seen = path_of(root, "ideal")
-    marks = [(float(e.get("x", "")), float(e.get("y", ""))) for e in root.iter(f"{SVG}use") if e.get("x")]
-    for x, y in marks[-len(dots) :]:  # those before are the axes' ticks
+    (series,) = (e for e in root.iter(f"{SVG}g") if e.get("id") == "chart-t-line-0")
+    marks = [place_of(e) for e in series.iter(f"{SVG}use")]
+    assert len(marks) == len(dots)
+    for x, y in marks:
         (x0, y0), (x1, y1) = next(
             pair for pair in itertools.pairwise(seen) if pair[0][0] - 0.01 <= x <= pair[1][0] + 0.01
         )
@@ -373,46 +327,25 @@ def test_a_perfect_series_lies_on_the_ideal_line_whatever_the_scales(
         assert abs(between - y) < 1.0, (x, y, between)
 
 
-def labels_of(chart: Chart) -> dict[str, draw.Box]:
-    root = ElementTree.fromstring(draw.svg(chart))
-    found = {}
-    for element in root.iter(f"{SVG}g"):
-        if "label" in element.get("class", ""):
-            (text,) = element.iter(f"{SVG}text")
-            x, y, said = float(text.get("x", "")), float(text.get("y", "")), text.text or ""
-            found[said] = draw.Box(x, x + len(said) * draw.LETTER * 0.9, y - 9, y)
-    return found
+@pytest.mark.parametrize("last", [1.01, 4.4])
+@pytest.mark.parametrize("name", ["mine", "m" * 16])
+def test_the_legend_has_each_line_once_below_the_plot(last: float, name: str) -> None:
+    two = record(2, 64 / min(last, 2), average_every=16, exchange_seconds=0.001)
+    found = plots(runs(record(1, 64), two, record(4, 64 / last), stack=name))
+    for chart in found.values():
+        root = ElementTree.fromstring(draw.svg(chart))
+        _, _, width, height = map(float, root.get("viewBox", "").split())
+        (legend,) = (e for e in root.iter(f"{SVG}g") if e.get("id", "").endswith("-legend"))
+        texts = [(e.text or "", *place_of(e)) for e in legend.iter(f"{SVG}text")]
+        assert [said for said, *_ in texts] == [*names(chart), *["ideal"] * (chart.ideal is not None)]
+        axis = max(place_of(e)[1] for e in root.iter(f"{SVG}text") if e.text == "number of nodes")
+        for (one, x, y), (_, other, below) in itertools.combinations(texts, 2):
+            assert abs(y - below) >= draw.FONT_SIZE or x + len(one) * draw.LETTER * 0.9 <= other
+        assert all(x + len(said) * draw.LETTER * 0.9 <= width and axis < y <= height for said, x, y in texts)
 
 
-@pytest.mark.parametrize("last", [1.01, 2.0, 4.4, *wide(1.2, 1.6, 1.9, 2.2, 3.0, 3.9, 4.0)])
-@pytest.mark.parametrize("exchange", [0.001, 0.4, *wide(0.02, 0.08)])
-def test_no_two_names_of_a_plot_print_over_each_other(last: float, exchange: float) -> None:
-    """Ours and the predicted line end near the ideal one: where "ideal" used to stand."""
-    two = record(2, 64 / min(last, 2), average_every=16, exchange_seconds=exchange)
-    four = record(4, 64 / last, average_every=16, exchange_seconds=exchange)
-    for ours in ([record(1, 64), two], [record(1, 64), two, four]):
-        found = plots(runs(*ours, stack="mine"))
-        for name in ("x-speed-up", "x-efficiency"):
-            boxes = labels_of(found[name])
-            assert "ideal" in boxes
-            for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
-                assert not a.meets(b), (name, one, other)
-
-
-@pytest.mark.parametrize("most", [1, 8, *wide(2, 4)])
-@pytest.mark.parametrize("share", [1.0, 0.5, *wide(0.95, 0.8)])
-def test_names_keep_apart_where_we_the_ideal_and_the_predicted_line_are_one(most: int, share: float) -> None:
-    """With perfect scaling and no exchange all three lie on each other, up to their ends."""
-    ours = [record(1, 64)]
-    for nodes in (n for n in (2, 4, 8) if n <= most):
-        ours.append(record(nodes, 64 / (nodes * share), average_every=16, exchange_seconds=0.0))
-    found = plots(runs(*ours, stack="mine"))
-    for name in ("x-speed-up", "x-efficiency"):
-        boxes = labels_of(found[name])
-        assert "ideal" in boxes
-        assert all(box.low >= 0 and box.high <= draw.HEIGHT for box in boxes.values())
-        for (one, a), (other, b) in itertools.combinations(boxes.items(), 2):
-            assert not a.meets(b), (name, one, other)
+def place_of(element: ElementTree.Element) -> tuple[float, float]:
+    return float(element.get("x", "")), float(element.get("y", ""))
 
 
 def test_the_plot_of_batch_is_of_the_same_kind() -> None:
@@ -425,24 +358,6 @@ def test_the_plot_of_batch_is_of_the_same_kind() -> None:
     assert chart.title == "8 machines train 8.0× as fast as one"
     assert batch.chart([], batch.published()).title.startswith("Published: ")
     assert batch.chart(mine[1:], []).title == "8 machines train 4.0× as fast as 2"
-
-
-@given(st.lists(st.floats(-50, 300), min_size=1, max_size=8), st.floats(1, 20))
-def test_labels_of_one_end_keep_their_order_and_a_gap(wanted: list[float], gap: float) -> None:
-    places = draw.apart(sorted(wanted), gap, 240.0)
-    assert all(b - a >= gap - 1e-6 for a, b in itertools.pairwise(places))
-    assert places[-1] <= 240.0
-
-
-def test_labels_go_out_of_each_others_way() -> None:
-    boxes = [draw.Box(10, 60, 94, 106), draw.Box(30, 80, 96, 108)]
-    moves = draw.place(boxes, [], 0, 200)
-    assert moves[0] == 0
-    first, second = (draw.moved(box, move) for box, move in zip(boxes, moves, strict=True))
-    assert not first.meets(second)
-    # A label also moves out of a line's way.
-    (move,) = draw.place(boxes[:1], [[(0.0, 100.0), (300.0, 100.0)]], 0, 200)
-    assert abs(move) >= 6
 
 
 def test_a_long_name_is_cut_to_fit() -> None:

@@ -109,7 +109,7 @@ def test_colours_have_contrast_in_light_in_dark_and_in_print(mixed: Page) -> Non
 
 
 def test_the_page_says_which_stacks_it_shows(mixed: Page) -> None:
-    assert mixed.of("h1") == ["8 nodes train 8.0× as fast as one on gcp-gpu"]
+    assert mixed.of("h1") == ["Runs of stacks gcp-gpu and local beside the published ones"]
     assert "stacks gcp-gpu, local · 2026-11-21 14:11 UTC" in mixed.text
     assert mixed.of("h2") == [
         *("CPU nodes", "GPU nodes", "Epoch by epoch"),

@@ -1,12 +1,7 @@
-"""The content of the plots: lines of points, each plot with a statement as its title. Pure.
-
-A title speaks of our first series, or of the articles if there is none of ours. `cli.commands.report.draw`
-draws the plots.
-"""
+"""The content of the plots: lines of points. Pure; `cli.commands.report.draw` draws them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -111,7 +106,7 @@ class Chart:
 
     @property
     def caption(self) -> str:
-        return f"{self.measure} Logarithmic scale." if self.log else self.measure
+        return " ".join(filter(None, (self.measure, "Logarithmic scale." if self.log else "")))
 
     @property
     def description(self) -> str:
@@ -167,16 +162,16 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
     plots = [
         Chart(
             f"{group}-time",
-            time_title(*_named(found)),
-            "Training time of one epoch.",
+            "Training time of one epoch",
+            "",
             "nodes",
             "seconds",
             _lines(found, lambda _, p: p.seconds_per_epoch),
         ),
         Chart(
             f"{group}-speed-up",
-            speed_up_title(*_named(found)),
-            "Speed-up over one node of the same series.",
+            "Speed-up",
+            "Over one node of the same series.",
             "nodes",
             "times",
             (*_lines(found, Series.speed_up), *_predicted(found)),
@@ -184,8 +179,8 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
         ),
         Chart(
             f"{group}-efficiency",
-            efficiency_title(*_named(found)),
-            "Efficiency: speed-up a node.",
+            "Efficiency",
+            "Speed-up a node.",
             "nodes",
             "share",
             _lines(found, Series.efficiency),
@@ -193,8 +188,8 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
         ),
         Chart(
             f"{group}-cost",
-            cost_title(*_named(found)),
-            "Price of one epoch: the nodes' training time, without start-up, controller and storage.",
+            "Price of one epoch",
+            "The nodes' training time, without start-up, controller and storage.",
             "nodes",
             "cents",
             _lines(found, lambda _, p: p.spread(lambda run: run.cents_per_epoch)),
@@ -226,8 +221,8 @@ def _accuracy(group: str, found: Sequence[Entry]) -> list[Chart]:
     charts = [
         Chart(
             f"{group}-accuracy",
-            accuracy_title(*_named(with_published)),
-            "Accuracy on the training data after eight epochs on MNIST.",
+            "Accuracy",
+            "On the training data after eight epochs on MNIST.",
             "nodes",
             "fraction",
             _lines(with_published, _accuracy_of),
@@ -240,9 +235,8 @@ def _accuracy(group: str, found: Sequence[Entry]) -> list[Chart]:
         charts.append(
             Chart(
                 f"{group}-accuracy-{data}",
-                accuracy_alone_title(*_named(alone)),
-                f"Accuracy on the training data, {DATA.get(data, data)}: "
-                "not to be compared with the published figures.",
+                f"Accuracy on {DATA.get(data, data)}",
+                "On the training data: not to be compared with the published figures.",
                 "nodes",
                 "fraction",
                 _lines(alone, _accuracy_of),
@@ -254,12 +248,6 @@ def _accuracy(group: str, found: Sequence[Entry]) -> list[Chart]:
 
 def _accuracy_of(_: Series, point: Point) -> Spread | None:
     return point.spread(lambda run: run.accuracy)
-
-
-def _named(found: Sequence[Entry]) -> tuple[list[Series], str | None]:
-    """Return the series, and the label of our first one if there are several of ours."""
-    ours = [entry.label for entry in found if entry.ours]
-    return [entry.series for entry in found], ours[0] if len(ours) > 1 else None
 
 
 def _lines(found: Sequence[Entry], value: Value) -> tuple[Line, ...]:
@@ -290,8 +278,8 @@ def over_epochs(name: str, entry: Entry) -> list[Chart]:
     return [
         Chart(
             f"{name}-{slug}",
-            curve_title(entry.series, slug),
-            f"{title} on the training data ({entry.series.key.data}).",
+            title,
+            f"On the training data ({entry.series.key.data}).",
             "epoch",
             "fraction",
             tuple(
@@ -326,158 +314,4 @@ def _curve(point: Point, of: Callable[[Epoch], float]) -> tuple[Dot, ...]:
     return tuple(dots)
 
 
-ABOUT_AS_FAST = 0.05
-"""A difference below five percent counts as equal."""
 DATA = {MNIST: "MNIST", SYNTHETIC: "synthetic digits"}
-
-
-def time_title(series: Sequence[Series], name: str | None) -> str:
-    if (first := _ours(series)) is not None:
-        ends = _ends(first, lambda run: run.seconds_per_epoch, words.seconds)
-        return _with_name(name, f"an epoch takes {ends}" if ends else "training time is not known")
-    slower = [
-        item
-        for item in series
-        if (up := _up(item, 2)) is not None and up < 1 and item.key.origin == "published"
-    ]
-    with_two = [item for item in series if _up(item, 2) is not None]
-    if slower and len(slower) == len(with_two):
-        return f"Published: two nodes are slower than one, on all {len(slower)} clusters"
-    return f"Published: two nodes are slower than one on {len(slower)} of {len(with_two)} clusters"
-
-
-def speed_up_title(series: Sequence[Series], name: str | None) -> str:
-    first = _ours(series)
-    if first is not None and (text := compared_title(first)) is not None:
-        return _with_name(name, text)
-    best = max(
-        (
-            (up.median, point.nodes)
-            for item in _published(series)
-            for point in item.points
-            if point.nodes > 1 and (up := item.speed_up(point)) is not None
-        ),
-        default=None,
-    )
-    if best is None:
-        return "Speed-up is not known"
-    if best[0] < 1:
-        return f"Published: more nodes are slower than one, {words.ratio(best[0])} at best"
-    return f"Published: at best {words.ratio(best[0])}, with {words.count(best[1], 'node')}"
-
-
-def compared_title(series: Series) -> str | None:
-    """Compare the most nodes with one: "8 nodes train 3.1× as fast as one". `None`: one is missing."""
-    point = series.points[-1]
-    up = series.speed_up(point)
-    if up is None or point.nodes == 1:
-        return None
-    if abs(math.log(up.median)) < ABOUT_AS_FAST:
-        return f"{point.nodes:,} nodes train about as fast as one"
-    if up.median >= 1:
-        return f"{point.nodes:,} nodes train {words.ratio(up.median)} as fast as one"
-    return f"{point.nodes:,} nodes take {words.ratio(1 / up.median)} as long as one"
-
-
-def efficiency_title(series: Sequence[Series], name: str | None) -> str:
-    first = _ours(series)
-    if first is not None and compared_title(first) is not None:
-        last = first.points[-1]
-        found = first.efficiency(last)
-        assert found is not None
-        assert last.nodes > 1, "one node is compared with nothing"
-        text = f"each of {last.nodes:,} nodes does {words.share(found.median)} of what one does alone"
-        return _with_name(name, text)
-    shares = [
-        found.median
-        for item in _published(series)
-        if item.points[-1].nodes > 1 and (found := item.efficiency(item.points[-1])) is not None
-    ]
-    if not shares:
-        return "Efficiency is not known"
-    return (
-        f"Published: with the most nodes, each does {words.share(min(shares))} to "
-        f"{words.share(max(shares))} of one alone"
-    )
-
-
-def cost_title(series: Sequence[Series], name: str | None) -> str:
-    first = _ours(series)
-    if first is not None and (ends := _ends(first, lambda run: run.cents_per_epoch, words.cents)):
-        return _with_name(name, f"an epoch costs {ends}")
-    priced = [
-        costs
-        for item in _published(series)
-        if (costs := [(c, p.nodes) for p in item.points if (c := _median(p, _cost)) is not None])
-    ]
-    if priced and all(min(costs)[1] == 1 for costs in priced):
-        return "Published: an epoch is cheapest on one node"
-    return "Published: the price of an epoch"
-
-
-def accuracy_title(series: Sequence[Series], name: str | None) -> str:
-    if (first := _ours(series)) is not None:
-        return _with_name(name, f"accuracy is {_ends(first, _train_accuracy, words.fraction)}")
-    ends = [(run.accuracy, run.nodes) for item in _published(series) for p in item.points for run in p.runs]
-    if not ends:
-        return "Accuracy is not known"
-    least, most = min(ends), max(ends)
-    return (
-        f"Published: from {words.fraction(most[0])} on {words.count(most[1], 'node')} down to "
-        f"{words.fraction(least[0])} on {words.count(least[1], 'node')}"
-    )
-
-
-def accuracy_alone_title(series: Sequence[Series], name: str | None) -> str:
-    """Return the title of a plot without published figures."""
-    first = series[0] if series else None
-    if first is None:
-        return "Accuracy is not known"
-    what = DATA.get(first.key.data, first.key.data)
-    return _with_name(name, f"accuracy on {what} is {_ends(first, _train_accuracy, words.fraction)}")
-
-
-def curve_title(series: Series, slug: str) -> str:
-    """Return the title of a plot of loss or accuracy over the epochs."""
-    value: Callable[[Run], float] = (lambda run: run.loss) if slug == "loss" else _train_accuracy
-    ends = _ends(series, value, words.fraction)
-    return f"After {words.count(series.key.epochs, 'epoch')} the {slug} is {ends}"
-
-
-def _train_accuracy(run: Run) -> float:
-    return run.accuracy
-
-
-def _cost(run: Run) -> float | None:
-    return run.cents_per_epoch
-
-
-def _ours(series: Sequence[Series]) -> Series | None:
-    return next((item for item in series if item.key.origin == "ours"), None)
-
-
-def _published(series: Sequence[Series]) -> list[Series]:
-    return [item for item in series if item.key.origin == "published"]
-
-
-def _up(series: Series, nodes: int) -> float | None:
-    point = series.point(nodes)
-    found = series.speed_up(point) if point else None
-    return found.median if found else None
-
-
-def _median(point: Point, value: Callable[[Run], float | None]) -> float | None:
-    spread = point.spread(value)
-    return spread.median if spread else None
-
-
-def _ends(series: Series, value: Callable[[Run], float | None], unit: Callable[[float], str]) -> str:
-    """Return the values on the fewest and on the most nodes: "24.0 s on 1 node, 3.20 s on 8 nodes"."""
-    known = [(p.nodes, v) for p in series.points if (v := _median(p, value)) is not None]
-    ends = known[:1] + known[1:][-1:]
-    return ", ".join(f"{unit(v)} on {words.count(nodes, 'node')}" for nodes, v in ends)
-
-
-def _with_name(name: str | None, text: str) -> str:
-    """Return the statement as a title, with the series' name before it if there is one."""
-    return f"{name}: {text}" if name else text[:1].upper() + text[1:]

@@ -7,14 +7,12 @@ charts give equal text. Importing matplotlib takes long, so only the drawing fun
 from __future__ import annotations
 
 import io
-import itertools
 import logging
 import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from cli.commands.report.charts import Chart, Line
@@ -25,13 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WIDTH, HEIGHT = 400.0, 270.0
+WIDTH, PLOT_HEIGHT = 400.0, 250.0
+"""The size of a picture without its legend."""
+PAD = 5 / 72
+"""The space around the plot and its legend, in inches."""
 FONT_SIZE = 12.0
 """The size in units of WIDTH. It is ten pixels if the picture is as wide as a phone."""
-LEFT, BOTTOM, TOP, RIGHT = 50.0, 38.0, 8.0, 12.0
-"""Margins. On the right the width of the lines' names is added."""
-LABEL_GAP = 6.0
-LETTER = 0.58 * FONT_SIZE
+LETTER, HANDLE, ROW = 0.58 * FONT_SIZE, 48.0, 18.0
+"""In the legend: the width of a letter, that of a line with the gaps beside it, and the height of a name."""
 TICK_ROOM = 15.0
 IDEAL = "ideal"
 """The name of the line of perfect scaling."""
@@ -52,14 +51,6 @@ _SETTINGS: dict[str, Any] = {
     "axes.unicode_minus": False,
     "path.simplify": False,
 }
-_THREAD = {
-    "arrowstyle": "-",
-    "color": _COLOURS["muted"],
-    "linewidth": 0.7,
-    "shrinkA": 0,
-    "shrinkB": 4,
-    "relpos": (0, 0.5),
-}
 
 
 def svg(chart: Chart) -> str:
@@ -70,13 +61,17 @@ def svg(chart: Chart) -> str:
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()
         settings: Any = {**_SETTINGS, "svg.hashsalt": chart.name}
         matplotlib.rcParams.update(settings)
-        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)
+        height = PLOT_HEIGHT + math.ceil(_names(chart) / _columns(chart)) * ROW
+        figure = Figure(
+            (WIDTH / 72, height / 72), dpi=72, layout=ConstrainedLayoutEngine(h_pad=PAD, w_pad=PAD)
+        )
         FigureCanvasSVG(figure)
         _draw(figure, chart)
         buffer = io.StringIO()
@@ -84,14 +79,20 @@ def svg(chart: Chart) -> str:
     return _for_page(buffer.getvalue(), chart)
 
 
+def _names(chart: Chart) -> int:
+    """Return how many names the legend has."""
+    return len(chart.lines) + (chart.ideal is not None)
+
+
+def _columns(chart: Chart) -> int:
+    """Return how many names of the legend are beside each other."""
+    return max(1, int(WIDTH / (max(len(line.label) for line in chart.lines) * LETTER + HANDLE)))
+
+
 def _draw(figure: Figure, chart: Chart) -> None:
     xs = [dot.x for line in chart.lines for dot in line.dots]
     first, last = min(xs), max(xs)
-    beside = [line for line in chart.lines if line.dots[-1].x == last]
-    right = RIGHT + LABEL_GAP + max(len(line.label) for line in beside) * LETTER
-    axes = figure.add_axes(
-        (LEFT / WIDTH, BOTTOM / HEIGHT, 1 - (LEFT + right) / WIDTH, 1 - (BOTTOM + TOP) / HEIGHT)
-    )
+    axes = figure.add_subplot()
     if chart.x_log:
         axes.set_xscale("log", base=2)
         axes.set_xlim(first / 1.1, last * 1.1) if last > first else axes.set_xlim(first / 2, last * 2)
@@ -103,13 +104,13 @@ def _draw(figure: Figure, chart: Chart) -> None:
     _frame(axes)
     _ticks_x(axes, chart, xs)
     _ticks_y(axes, chart)
-    if chart.ideal is not None and last > first:
+    ideal = chart.ideal is not None and last > first
+    if ideal:
         _ideal(axes, chart, first, last)
-    for number, line in enumerate(sorted(chart.lines, key=lambda item: item.style.strong)):
-        _line(axes, line, 3 + number / 100)
-    taken = _names(axes, chart)
-    if chart.ideal is not None and last > first:
-        _name_of_ideal(axes, chart, first, last, taken)
+    for index, line in enumerate(chart.lines):
+        # Ours lie above the others.
+        _line(axes, line, index, 4 if line.style.strong else 3)
+    _legend(figure, chart, ideal)
 
 
 def _range(chart: Chart) -> tuple[float, float]:
@@ -199,40 +200,10 @@ def _perfect(chart: Chart, first: int, last: int) -> list[tuple[float, float]]:
 def _ideal(axes: Axes, chart: Chart, first: int, last: int) -> None:
     """Draw the line of perfect scaling."""
     xs, ys = zip(*_perfect(chart, first, last), strict=True)
-    axes.plot(xs, ys, color=_COLOURS["muted"], linewidth=1, dashes=(1, 2.5), zorder=2, gid="ideal")
+    axes.plot(xs, ys, color=_COLOURS["muted"], linewidth=1, dashes=(1, 2.5), zorder=2, gid=IDEAL)
 
 
-def _name_of_ideal(axes: Axes, chart: Chart, first: int, last: int, taken: list[Box]) -> None:
-    """Write "ideal" at its line, where it covers no other line and no other name."""
-    width, half = len(IDEAL) * LETTER, LABEL_HEIGHT / 2
-    seen = [_at(axes, x, y) for x, y in _perfect(chart, first, last)]
-    low, high = (_at(axes, first, y)[1] for y in axes.get_ylim())
-    left = _at(axes, first, 1.0)[0]
-    wanted = [
-        Box(x + dx, x + dx + width, y + dy - half, y + dy + half)
-        for x, y in reversed(seen)
-        if low <= y <= high
-        # Above the line and to its left, or below it and to its right, where a line that rises leaves room.
-        for dx, dy in ((-width - 3, half + 2), (3, -half - 2))
-        if left <= x + dx and x + dx + width <= WIDTH and low + half <= y + dy <= high - half
-    ]
-    if not wanted:
-        return
-    paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in chart.lines]
-    marks = [Box(x - 1, x + 1, y - 1, y + 1) for x, y in seen]
-    box = clearest(wanted, paths, [*taken, *marks])
-    axes.annotate(
-        IDEAL,
-        (box.left, (box.low + box.high) / 2),
-        xycoords="figure points",
-        ha="left",
-        va="center",
-        color=_COLOURS["muted"],
-        gid="label-ideal",
-    )
-
-
-def _line(axes: Axes, line: Line, z: float) -> None:
+def _line(axes: Axes, line: Line, index: int, z: float) -> None:
     colour, strong = _COLOURS[line.style.colour], line.style.strong
     for dot in line.dots:
         if dot.high > dot.low:
@@ -249,48 +220,29 @@ def _line(axes: Axes, line: Line, z: float) -> None:
         markeredgecolor=_COLOURS["surface"] if strong else colour,
         markeredgewidth=1,
         zorder=z,
+        gid=f"line-{index}",
         **look,
     )
 
 
-def _names(axes: Axes, chart: Chart) -> list[Box]:
-    """Write each line's name beside its end, in the order of the ends. Ours choose their places first.
-
-    Returns:
-        Where the names stand.
-    """
-    lines = sorted(chart.lines, key=lambda item: not item.style.strong)
-    ends = [_at(axes, line.dots[-1].x, line.dots[-1].y) for line in lines]
-    top = HEIGHT - LABEL_HEIGHT / 2
-    middles = [y for _, y in ends]
-    for x in {x for x, _ in ends}:
-        together = sorted((i for i in range(len(lines)) if ends[i][0] == x), key=lambda i: ends[i][1])
-        places = apart([middles[i] for i in together], LABEL_HEIGHT, top)
-        for index, middle in zip(together, places, strict=True):
-            middles[index] = middle
-    half, offset = LABEL_HEIGHT / 2, LABEL_GAP + 2
-    wanted = [
-        Box(x + offset, x + offset + len(line.label) * LETTER, middle - half, middle + half)
-        for line, (x, _), middle in zip(lines, ends, middles, strict=True)
-    ]
-    paths = [[_at(axes, dot.x, dot.y) for dot in line.dots] for line in lines]
-    moves = place(wanted, paths, BOTTOM + half, top)
-    for index, (line, move) in enumerate(zip(lines, moves, strict=True)):
-        axes.annotate(
-            line.label,
-            (line.dots[-1].x, line.dots[-1].y),
-            xytext=(offset, middles[index] + move - ends[index][1]),
-            textcoords="offset points",
-            ha="left",
-            va="center",
-            color=_COLOURS[line.style.colour] if line.style.strong else _COLOURS["muted"],
-            fontweight="bold" if line.style.strong else "normal",
-            gid=f"label-{index}",
-            zorder=9,
-            # A name that had to move far is connected with its line.
-            arrowprops=_THREAD if abs(middles[index] + move - ends[index][1]) > LABEL_HEIGHT * 0.8 else None,
-        )
-    return [moved(box, move) for box, move in zip(wanted, moves, strict=True)]
+def _legend(figure: Figure, chart: Chart, ideal: bool) -> None:
+    """Name the lines below the plot."""
+    axes = figure.axes[0]
+    drawn = {line.get_gid(): line for line in axes.lines}
+    names = [(line.label, drawn[f"line-{index}"]) for index, line in enumerate(chart.lines)]
+    names += [(IDEAL, drawn[IDEAL])] if ideal else []
+    legend = figure.legend(
+        [line for _, line in names],
+        [name for name, _ in names],
+        loc="outside lower left",
+        ncols=_columns(chart),
+        frameon=False,
+        handlelength=2.4,
+        columnspacing=1.4,
+        borderpad=0,
+        labelcolor=_COLOURS["ink"],
+    )
+    legend.set_gid("legend")
 
 
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
@@ -317,13 +269,12 @@ def _for_page(text: str, chart: Chart) -> str:
             for role, colour in _COLOURS.items():
                 value = value.replace(colour, f"var(--{role})")
             element.set(key, value)
-        if element.tag == "g" and element.get("id", "").startswith(f"{name}-label-"):
-            element.set("class", "label")
+    view = root.attrib["viewBox"]
     root.attrib.clear()
     root.attrib.update(
         {
             "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {WIDTH:g} {HEIGHT:g}",
+            "viewBox": view,
             "role": "img",
             "aria-labelledby": f"{name}-title {name}-desc",
             "class": "chart",
@@ -334,111 +285,3 @@ def _for_page(text: str, chart: Chart) -> str:
         element.text = content
         root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-LABEL_HEIGHT = 13.5
-LABEL_STEP = 2.5
-FARTHEST = 48.0
-DOT = 4.5
-SAMPLE = 6.0
-LABEL_COST, DOT_COST, LINE_COST = 20.0, 4.0, 1.0
-FAR = 7.0
-"""Distance, in points, that costs as much as one crossing of a line."""
-
-
-def apart(wanted: Sequence[float], gap: float, top: float) -> list[float]:
-    """Return ascending places near the wanted ones, with a gap between any two, below `top` if they fit."""
-    places: list[float] = []
-    for place in wanted:
-        places.append(max(place, places[-1] + gap) if places else place)
-    limit = top
-    for index in reversed(range(len(places))):
-        places[index] = min(places[index], limit)
-        limit = places[index] - gap
-    return places
-
-
-class Box(NamedTuple):
-    """A rectangle, in points from the lower left."""
-
-    left: float
-    right: float
-    low: float
-    high: float
-
-    def meets(self, other: Box) -> bool:
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.low < other.high
-            and other.low < self.high
-        )
-
-
-def place(
-    wanted: Sequence[Box], paths: Sequence[Sequence[tuple[float, float]]], bottom: float, top: float
-) -> list[float]:
-    """Return how far up each label moves, in points, to avoid other labels, dots and lines.
-
-    Args:
-        wanted: The best places of the labels. The first ones choose first.
-        paths: The dots of each line.
-        bottom: The least height of a label's middle.
-        top: The greatest height of a label's middle.
-    """
-    marks = _marks(paths)
-    moves = []
-    for box in wanted:
-        middle = (box.low + box.high) / 2
-
-        def cost(move: float, box: Box = box) -> float:
-            shifted = moved(box, move)
-            return abs(move) / FAR + sum(price for mark, price in marks if shifted.meets(mark))
-
-        best = min([move for move in _tries() if bottom <= middle + move <= top] or [0.0], key=cost)
-        moves.append(best)
-        marks.append((moved(box, best), LABEL_COST))
-    return moves
-
-
-def clearest(
-    wanted: Sequence[Box], paths: Sequence[Sequence[tuple[float, float]]], taken: Sequence[Box]
-) -> Box:
-    """Return the place for a label that covers the least: of equals the first.
-
-    Args:
-        wanted: The places that it may have; at least one.
-        paths: The dots of each line.
-        taken: The places of other labels.
-    """
-    marks = [*_marks(paths), *((box, LABEL_COST) for box in taken)]
-    return min(wanted, key=lambda box: sum(price for mark, price in marks if box.meets(mark)))
-
-
-def _marks(paths: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[Box, float]]:
-    """Return what the dots and lines cover, with what it costs to cover it."""
-    marks = [(_around(x, y, DOT), DOT_COST) for path in paths for x, y in path]
-    return marks + [(_around(x, y, 1.0), LINE_COST) for path in paths for x, y in _along(path)]
-
-
-def _around(x: float, y: float, reach: float) -> Box:
-    return Box(x - reach, x + reach, y - reach, y + reach)
-
-
-def _along(path: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield points on the line between its dots."""
-    for (x0, y0), (x1, y1) in itertools.pairwise(path):
-        count = int(max(abs(x1 - x0), abs(y1 - y0)) / SAMPLE)
-        for index in range(1, count):
-            yield x0 + (x1 - x0) * index / count, y0 + (y1 - y0) * index / count
-
-
-def moved(box: Box, up: float) -> Box:
-    return box._replace(low=box.low + up, high=box.high + up)
-
-
-def _tries() -> Iterator[float]:
-    yield 0.0
-    for step in range(1, int(FARTHEST / LABEL_STEP) + 1):
-        yield step * LABEL_STEP
-        yield -step * LABEL_STEP

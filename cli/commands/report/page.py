@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -74,10 +74,8 @@ def render(
     values: dict[str, Any] = {
         "stacks": stacks,
         "made": generated,
-        "headline": _capital(
-            programs.headline(programmed) if programmed and not our_series else headline(stacks, our_series)
-        ),
-        "leads": [] if programmed and not our_series else leads(stacks, our_series, published_series),
+        "headline": headline(stacks, ours, own_programs),
+        "leads": [] if ours or own_programs else [_first(stacks[0])],
         "programs": programmed,
         "program_plots": [Drawn(chart, draw.svg(chart)) for chart in programs.charts(programmed)],
         "figures": figures(ours, our_series),
@@ -88,7 +86,7 @@ def render(
         "published_series": published_series,
         "runs": ours,
         "published": published,
-        "notes": [*notes(ours, our_series, unplotted), *problems],
+        "notes": [*notes(Shown(ours, our_series, unplotted)), *problems],
         "about_published": ABOUT_PUBLISHED,
         "columns": COLUMNS,
         "words": words,
@@ -129,10 +127,6 @@ def machines(series: Sequence[Series]) -> list[Machine]:
             None if run.gpu and name.startswith("n1-") else price,
         )
     return list(found.values())
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _sections(
@@ -213,122 +207,19 @@ class Figure:
     note: str
 
 
-def headline(stacks: Sequence[str], series: Sequence[Series]) -> str:
-    """Return the page's first sentence, about the best series that nothing has disturbed (`ranked`)."""
-    if not series:
-        names = words.listed(list(stacks))
-        what = "stack" if len(stacks) == 1 else "stacks"
-        return f"No results of {what} {names} yet; these are the published ones"
-    if all(item.key.disturbed for item in series):
-        return "Other programs disturbed every run: run it again on a quiet machine"
-    return _sentence(_best(series)[0], named=len(stacks) > 1)
+def headline(stacks: Sequence[str], ours: Sequence[Run], own_programs: Sequence[Program]) -> str:
+    """Return the page's heading."""
+    names = f"{'stack' if len(stacks) == 1 else 'stacks'} {words.listed(list(stacks))}"
+    if ours:
+        return f"Runs of {names} beside the published ones"
+    if own_programs:
+        return f"Programs on {names}"
+    return f"No results of {names} yet; these are the published ones"
 
 
-def _best(series: Sequence[Series]) -> list[Series]:
-    """Return the series as `ranked`, without those that other programs have disturbed, unless all are."""
-    return ranked([item for item in series if not item.key.disturbed] or series)
-
-
-def _sentence(series: Series, named: bool) -> str:
-    """Return a sentence about a series, without the full stop."""
-    where = f" on {series.key.stack}" if named else ""
-    if named and series.any_run.local:
-        where = f" (stack {series.key.stack})"
-    run, last = series.any_run, series.points[-1]
-    text = charts.compared_title(series)
-    if text is not None:
-        if run.local:
-            return f"On one machine’s cores, {text.replace(' nodes ', ' workers ')}{where}"
-        return text + where
-    spread = last.seconds_per_epoch
-    if spread is None:
-        return f"{words.count(last.nodes, 'node')} trained {words.count(run.epochs, 'epoch')}{where}"
-    verb = "trains" if last.nodes == 1 else "train"
-    return f"{words.count(last.nodes, 'node')} {verb} an epoch in {words.seconds(spread.median)}{where}"
-
-
-def leads(stacks: Sequence[str], ours: Sequence[Series], published: Sequence[Series]) -> list[str]:
-    """Return the sentences below the headline."""
-    if not ours:
-        stack = stacks[0]
-        first, compared = hint("up", stack), hint("run", stack, "--nodes 1,2,4")
-        return [f"`{first}` makes a first result, `{compared}` a comparison."]
-    best = _best(ours)
-    firsts = [next((s for s in best if s.key.stack == stack), None) for stack in stacks]
-    texts = []
-    for first_series in (first for first in firsts if first is not None):
-        sentences = [f"{_sentence(first_series, named=True)}."] if first_series != best[0] else []
-        sentences += [text] if (text := _beside(first_series, published)) else []
-        if sentences:
-            texts.append(" ".join(sentences))
-    uncompared = all(charts.compared_title(first_series) is None for first_series in ours)
-    if uncompared and not any(item.uneven for item in ours):
-        texts.append(f"`{hint('run', stacks[0], '--nodes 1,2')}` tells how much faster more nodes are.")
-    if any(first_series.any_run.local for first_series in ours):
-        texts.append(
-            _on_one_machine(
-                [run for first_series in ours for point in first_series.points for run in point.runs]
-            )
-        )
-    if uncompared and (uneven := next((item for item in ours if item.uneven), None)) is not None:
-        texts.append(_again(uneven.key.stack, ours))
-    return texts
-
-
-def _again(stack: str, ours: Sequence[Series]) -> str:
-    """Return the command whose runs can be compared, for a stack whose runs cannot: its nodes were uneven."""
-    nodes = {point.nodes for item in ours if item.key.stack == stack for point in item.points}
-    numbers = sorted({1, *nodes}) if nodes != {1} else [1, 2]
-    command = hint("run", stack, f"--nodes {','.join(map(str, numbers))}")
-    return (
-        f"Run it again on a quiet machine that has the cores: there `{command}` tells how much faster more "
-        "nodes are."
-    )
-
-
-def _on_one_machine(runs: Sequence[Run]) -> str:
-    """Return what the times of local nodes are worth, which depends on their having cores of their own."""
-    several = [run for run in runs if run.local and run.workers > 1]
-    if disturbed := [run for run in runs if run.disturbed]:
-        most = max(run.cores_others or 0.0 for run in disturbed)
-        return (
-            f"Other programs took up to {words.share(most)} of the cores’ time in {len(disturbed):,} of "
-            f"{words.count(len(runs), 'run')}: these say nothing of how much faster more nodes are."
-        )
-    if several and all(run.cores_shared is False for run in several):
-        return (
-            "The local stack’s nodes are on one machine, each with CPU cores of its own: memory and its "
-            "bandwidth are all that they shared, and no network lay between them."
-        )
-    if shared := [run for run in several if run.cores_shared and run.cores]:
-        worst = max(shared, key=lambda run: run.workers / (run.cores or 1))
-        workers, cores = words.count(worst.workers, "worker"), words.count(worst.cores or 0, "core")
-        return (
-            f"The local stack’s nodes are on one machine, and {workers} shared its {cores}: its times show "
-            "that the cluster works, not what more machines would bring."
-        )
-    return (
-        "The local stack’s nodes share one machine’s cores: its times show that the cluster works, not what "
-        "more machines would bring."
-    )
-
-
-def _beside(series: Series, published: Sequence[Series]) -> str | None:
-    """Compare with the same machines in the articles, on the largest number of nodes that both have."""
-    k = series.key
-    same = [p for p in published if (p.key.machine, p.key.gpus_per_node) == (k.machine, k.gpus_per_node)]
-    for point in reversed(series.points):
-        other = next((o for p in same if (o := p.point(point.nodes)) is not None), None)
-        if other is None or point.seconds_per_epoch is None or other.seconds_per_epoch is None:
-            continue
-        ours, theirs = point.seconds_per_epoch.median, other.seconds_per_epoch.median
-        run = other.runs[0]
-        gpus = f" with {run.gpus_per_node} {(run.accelerator or '').upper()}" if run.gpu else ""
-        return (
-            f"An epoch takes {words.seconds(ours)} on {words.count(point.nodes, 'node')} of {k.stack}; "
-            f"published for as many {k.machine}{gpus}: {words.seconds(theirs)}."
-        )
-    return None
+def _first(stack: str) -> str:
+    first, compared = hint("up", stack), hint("run", stack, "--nodes 1,2,4")
+    return f"`{first}` makes a first result, `{compared}` a comparison."
 
 
 def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
@@ -403,108 +294,100 @@ def _cost(runs: Sequence[Run]) -> Figure:
     return Figure("Cost", f"≥{words.SPACE}{words.usd(sum(known))}", f"at least: {note}; {unknown}, {missing}")
 
 
-def notes(runs: Sequence[Run], ours: Sequence[Series], unplotted: Sequence[Series]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What of ours is on the page.
+
+    Attributes:
+        unplotted: The series that are in the tables only.
+    """
+
+    runs: Sequence[Run]
+    series: Sequence[Series]
+    unplotted: Sequence[Series]
+
+    def any(self, is_so: Callable[[Run], object]) -> bool:
+        """Return whether it is so of any run."""
+        return any(is_so(run) for run in self.runs)
+
+
+def notes(shown: Shown) -> list[str]:
     """Return the notes on our runs."""
-    sentences = []
-    if any(run.checkout_label for run in runs):
-        sentences.append(
-            "Several checkouts have a stack of this name: each series, run and line of report.csv names its "
-            "checkout."
-        )
-    if any(len(point.runs) > 1 for item in ours for point in item.points):
-        sentences.append(
-            "Repeats are shown as their median; whiskers reach from the least to the greatest value, and "
-            "tables give the number of runs."
-        )
-    if any(run.local for run in runs):
-        sentences.append(
-            "Machines named local.* are groups of processes on one machine and share its cores. Their prices "
-            "are pretended and are in no sum or plot."
-        )
-    if any(run.data == SYNTHETIC for run in runs):
-        sentences.append(
-            "Runs on digits-synthetic train on synthetic digits made from scikit-learn’s, as many and as "
-            "large as MNIST’s. Their times may be compared, their loss and accuracy never, so these have "
-            "plots of their own."
-        )
-    if any(run.data != SYNTHETIC and not run.comparable for run in runs):
-        sentences.append(
-            "Runs on MNIST with another recipe than the published one (eight epochs, batch 64 a worker, "
-            "profile published or sync) have accuracy plots of their own too."
-        )
-    if any(run.profile == LOCAL_SGD and run.workers > 1 for run in runs):
-        sentences.append(
-            "Profile local-sgd is the default: workers train alone for some steps and then average their "
-            "weights, so that 11 MB cross the network once for those steps instead of at each of them. Its "
-            "held-out accuracy is that of profile sync, which does send them at each step; published loses "
-            "accuracy with every node. On one worker local-sgd and sync are the same training."
-        )
-    sentences += _where_time_goes(ours)
-    if any(run.profile == SYNC and run.comparable and run.workers > 1 for run in runs):
-        sentences.append(
-            "Profile sync scales the learning rate with the batch and lets it fall towards the end; the "
-            "articles and profile published keep 0.2 throughout."
-        )
-    if {run.epochs for run in runs} - {PUBLISHED_EPOCHS}:
-        sentences.append(
-            "Times are for one epoch, because runs differ in their number of epochs. A run’s first epoch is "
-            "slower, so runs of few epochs look slower than they would over eight."
-        )
-    sentences += [
-        _uneven(item) if item.uneven else _no_base(item) for item in ours if item.uneven or not item.point(1)
-    ]
-    if len({(item.key.stack, item.key.digest) for item in ours}) > len({item.key.stack for item in ours}):
-        sentences.append("Runs of different training code (digest) are different series and never averaged.")
-    if unplotted:
-        names = "; ".join(f"{item.key.stack}: {words.recipe(item)}{words.code(item)}" for item in unplotted)
-        sentences.append(f"In the tables but not in the plots, which show four series at most: {names}.")
-    if any(run.restarts for run in runs):
-        sentences.append(
-            "The time of a restarted run includes all its starts, but not the training after the last "
-            "checkpoint that was lost."
-        )
-    return sentences
+    return [text for applies, text in NOTES if applies(shown)]
 
 
-def _where_time_goes(ours: Sequence[Series]) -> list[str]:
-    """Say of the first series that has it what a step consists of, and what the predicted line is."""
-    for item in ranked(ours):
-        measured = next(
-            (m for point in reversed(item.points) for run in point.runs if (m := run.scaling) is not None),
-            None,
-        )
-        if measured is None:
-            continue
-        steps = "step" if measured.every == 1 else words.count(measured.every, "step")
-        return [
-            f"Where the time of {item.key.stack} on {words.count(measured.workers, 'worker')} goes: "
-            f"{words.share(measured.computing)} computes and the rest exchanges weights. A step takes "
-            f"{1000 * measured.step:.1f} ms, an exchange every {steps} {1000 * measured.exchange:.1f} ms. "
-            + (
-                "Nothing is predicted of other numbers of nodes: they share one machine’s memory, so a step "
-                "takes longer the more of them compute."
-                if item.any_run.local
-                else "The line “predicted” is what these two times allow on other numbers of nodes, if an "
-                "exchange takes its share of a ring (workload/scaling.py): a point below it lost time "
-                "elsewhere."
-            )
-        ]
-    return []
-
-
-def _uneven(series: Series) -> str:
-    name = f"{series.key.stack} ({words.recipe(series)}{words.code(series)})"
-    if series.key.disturbed:
-        return (
-            "Other programs, which may be nodes of other clusters, took a tenth or more of the cores’ time "
-            f"in runs of {name}: no speed-up is computed. On a quiet machine the same runs have one."
-        )
-    return f"{name}: its nodes had less than a core for each of their CPUs, so no speed-up is computed."
-
-
-def _no_base(series: Series) -> str:
-    return (
-        f"{series.key.stack} ({words.recipe(series)}{words.code(series)}) has no run on one node, so its "
-        f"speed-up and efficiency are not known. `./cluster run --stack {series.key.stack} --nodes 1` "
-        "makes one."
-    )
+NOTES: tuple[tuple[Callable[[Shown], bool], str], ...] = (
+    (
+        lambda shown: shown.any(lambda run: run.checkout_label),
+        "Several checkouts have a stack of this name: each series, run and line of report.csv names its "
+        "checkout.",
+    ),
+    (
+        lambda shown: any(len(point.runs) > 1 for item in shown.series for point in item.points),
+        "Repeats are shown as their median; whiskers reach from the least to the greatest value, and tables "
+        "give the number of runs.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.local),
+        "Machines named local.* are groups of processes on one machine: they share its memory, and no network"
+        " lies between them. Their prices are pretended and are in no sum or plot.",
+    ),
+    (
+        lambda shown: any(item.uneven and not item.key.disturbed for item in shown.series),
+        "A series whose nodes shared cores has no speed-up: its times show that the cluster works, not what "
+        "more machines would bring.",
+    ),
+    (
+        lambda shown: any(item.key.disturbed for item in shown.series),
+        "A series has no speed-up either where other programs, which may be nodes of other clusters, took a "
+        "tenth or more of the cores’ time. On a quiet machine the same runs have one.",
+    ),
+    (
+        lambda shown: any(not item.uneven and not item.point(1) for item in shown.series),
+        "Speed-up and efficiency are over one node of the same series: a series without a run on one node has"
+        " none. `./cluster run --nodes 1` makes one.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.data == SYNTHETIC),
+        "Runs on digits-synthetic train on synthetic digits made from scikit-learn’s, as many and as large as"
+        " MNIST’s. Their times may be compared, their loss and accuracy never, so these have plots of their "
+        "own.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.data != SYNTHETIC and not run.comparable),
+        "Runs on MNIST with another recipe than the published one (eight epochs, batch 64 a worker, profile "
+        "published or sync) have accuracy plots of their own too.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.workers > 1 and run.profile in (LOCAL_SGD, SYNC)),
+        "Profile published exchanges weights at each step and loses accuracy with every node. Profile sync "
+        "scales the learning rate with the batch; local-sgd also exchanges only after some steps.",
+    ),
+    (
+        lambda shown: any(item.predicted(2) is not None for item in shown.series),
+        "The line “predicted” is what the times of a step and of an exchange allow on other numbers of nodes,"
+        " if an exchange takes its share of a ring: a point below it lost time elsewhere.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.epochs != PUBLISHED_EPOCHS),
+        "Times are for one epoch, because runs differ in their number of epochs. A run’s first epoch is "
+        "slower, so runs of few epochs look slower than they would over eight.",
+    ),
+    (
+        lambda shown: (
+            len({(item.key.stack, item.key.digest) for item in shown.series})
+            > len({item.key.stack for item in shown.series})
+        ),
+        "Runs of different training code (digest) are different series and never averaged.",
+    ),
+    (
+        lambda shown: bool(shown.unplotted),
+        "The plots show four series at most; the tables have all of them.",
+    ),
+    (
+        lambda shown: shown.any(lambda run: run.restarts),
+        "The time of a restarted run includes all its starts, but not the training after the last checkpoint "
+        "that was lost.",
+    ),
+)
+"""When a note is of use, and the note: what keeps a reader from taking a figure for more than it is."""

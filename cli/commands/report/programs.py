@@ -257,17 +257,6 @@ def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str
     return text.replace(words.SPACE, " ")
 
 
-def headline(series: Sequence[ProgramSeries]) -> str:
-    """Return the page's first sentence where there are results of programs only."""
-    best = max(series, key=lambda entry: len(entry.points))
-    last = best.points[-1]
-    nodes = words.count(last.nodes, "node")
-    ratio = best.speed_up(last)
-    if last.nodes > 1 and ratio is not None:
-        return f"{nodes} ran {best.key.script} {words.ratio(ratio.median)} as fast as one"
-    return f"{nodes} ran {best.key.script} in {words.seconds(last.seconds.median)}"
-
-
 def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
     """Return plots of time and speed-up for the programs that ran on several numbers of nodes."""
     found = []
