@@ -108,6 +108,17 @@ def test_a_workload_that_is_not_on_the_cluster_begins_nothing(user: SweepUser) -
     assert (user.slurm.submitted, user.left()) == ([], [])
 
 
+def test_a_cluster_of_an_earlier_release_is_told(user: SweepUser) -> None:
+    def unknown(_stage: str) -> None:
+        usage = "slurm-stacks sweep: error: argument action: invalid choice: 'open' (choose from 'submit')"
+        raise UserError(usage, code="tool.failed")
+
+    user.slurm.hooks = {"open": unknown}
+    done = user.run("--nodes", "1")
+    assert done.code == 1
+    sentences.printed(done.err, "sweep.cluster-lacks", "`./cluster up --stack test`")
+
+
 # --- failed runs -------------------------------------------------------------------------------------------
 
 

@@ -298,8 +298,21 @@ class Remote:
         self._up = up
 
     def under_way(self) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of the next sweep, and what is known of the runs of the one under way."""
-        answer = self._ask("open", None)
+        """Return the number of the next sweep, and what is known of the runs of the one under way.
+
+        Raises:
+            UserError: The cluster does not answer, or has an earlier release's command.
+        """
+        try:
+            answer = self._ask("open", None)
+        except UserError as error:
+            if "invalid choice" not in str(error):  # argparse's words
+                raise
+            raise UserError(
+                f"the cluster of stack {self._up.stack.name} has an earlier release of this program: "
+                f"`./cluster up --stack {self._up.stack.name}` brings this one there; then run this again",
+                code="sweep.cluster-lacks",
+            ) from None
         return answer["next"], answer["runs"]
 
     def prepare(self, preparation: Mapping[str, Any]) -> list[str]:
