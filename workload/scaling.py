@@ -67,11 +67,6 @@ class Measured:
         """
         return workers * (self.step if alone is None else alone) / self.step_of(workers)
 
-    @property
-    def computing(self) -> float:
-        """Return the part of the time in which a worker computes, between 0 and 1."""
-        return self.step / self.step_of(self.workers)
-
 
 def _sent(workers: int) -> float:
     """Return the part of the payload that each worker sends in a ring."""

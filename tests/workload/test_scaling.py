@@ -36,7 +36,6 @@ def test_the_prediction_is_the_measurement_where_there_is_one() -> None:
     found = Measured(step=0.04, exchange=0.08, workers=2, every=8)
     # 40 ms compute and 10 ms are the step's part of the exchange.
     assert found.step_of(2) == pytest.approx(0.05)
-    assert found.computing == pytest.approx(0.8)
     assert found.speed_up(1) == pytest.approx(1)
     assert found.speed_up(2) == pytest.approx(2 * 0.8)
     assert found.speed_up(2, alone=0.05) == pytest.approx(2.0)

@@ -134,6 +134,15 @@ def test_pmix_is_missing_where_slurm_would_load_it(
     assert system_packages.missing_for_pmix() == missing
 
 
+def test_a_slurm_that_was_built_without_pmix(machine: Machine) -> None:
+    """Debian testing's package, whose folder of plugins has mpi_pmi2.so alone."""
+    assert not system_packages.has_no_pmix(), "what is not installed lacks nothing"
+    machine.ensure()
+    assert system_packages.has_no_pmix()
+    (machine.there / "mpi_pmix.so").touch()
+    assert not system_packages.has_no_pmix()
+
+
 def test_pmix_is_installed_and_a_cluster_comes_up_without_it(machine: Machine) -> None:
     machine.ensure()
     (machine.there / "mpi_pmix.so").touch()
