@@ -331,8 +331,6 @@ def test_where_namespaces_are_refused_all_else_works(tmp_path: Path) -> None:
         plan = json.loads(checkout.cluster("plan", "--json", check=True).stdout)
         assert any("they share this host's /tmp" in text for text in plan["warnings"])
         assert checkout.cluster("exec", "--", "getent", "hosts", "debug-0").returncode == 2
-        doctor = checkout.cluster("doctor")
-        assert "nodes do not know each other by name here" in doctor.stdout
         assert checkout.cluster("down", check=True).returncode == 0
     finally:
         assert checkout.close() == []
