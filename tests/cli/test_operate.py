@@ -41,9 +41,9 @@ RESULT = local(seconds=10.0)
 
 def test_a_limit_of_this_machine_is_named_where_the_clusters_machines_are_here() -> None:
     def failed(provider: str, error: Exception) -> str:
-        cluster = design(parse(values(provider, {}), "x"), catalog())
+        up = StackUp.of(Stack(Path(), "test"), parse(values(provider, {}), "x"))
         kind = type(error) if provider == "aws" else UserError
-        with pytest.raises(kind) as caught, operate._limits_named(cluster):
+        with pytest.raises(kind) as caught, operate._limits_named(up):
             raise error
         return str(caught.value)
 
