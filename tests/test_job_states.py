@@ -25,15 +25,17 @@ from cli.console.status import show_status
 from infra.effects import Kind
 from node import benchmark, sweep
 from node.backup import restore, take
-from node.elastic.budget import Budget, BudgetEnforcer
-from node.elastic.capacity import StateFlush, job_changes, job_fits, runs
+from node.elastic.budget import Budget
+from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.daemon import Elastic
 from node.elastic.ledger import Ledger
+from node.elastic.pending_jobs import job_changes, job_fits, runs
 from node.elastic.plan import Action
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_memory import RequestedRequeue, RequeueMemory
 from node.elastic.rules import TAKEN, Verb
+from node.elastic.state_flush import StateFlush
 from node.logs.find import facts
 from node.slurm import reasons, reservations
 from node.slurm.phases import Phase, holding_line, phase
@@ -273,11 +275,11 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
     backup: {"node/backup/take.py"},
     restored: {"node/backup/restore.py"},
     runs_of_a_benchmark: {"node/benchmark.py", "node/sweep.py"},
-    capacity: {"node/elastic/capacity.py"},
+    capacity: {"node/elastic/capacity.py", "node/elastic/pending_jobs.py", "node/elastic/state_flush.py"},
     evacuation: {"node/elastic/requeue.py"},
     forgotten_requeues: {"node/elastic/requeue_memory.py"},
     reconfiguration: {"node/elastic/reconfiguration.py"},
-    budget: {"node/elastic/budget.py"},
+    budget: {"node/elastic/budget_enforcer.py"},
     reconcile: {"node/elastic/reconcile.py", "node/slurm/control.py", "node/elastic/daemon.py"},
     what_frees_it: {"node/slurm/reasons.py", "node/slurm/reservations.py"},
 }  # fmt: skip

@@ -194,7 +194,7 @@ def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
 # not implement the cloud's protocol, paging and errors. Nodes use `node.aws` and `node.gcp` instead.
 DRIVERS = ROOT / "node" / "elastic" / "drivers"
 CLIENTS = {
-    DRIVERS / "ec2" / "driver.py": {"boto3", "botocore"},
+    DRIVERS / "ec2" / "client.py": {"boto3", "botocore"},
     DRIVERS / "gce" / "client.py": {"google", "requests"},
 }
 
@@ -212,7 +212,7 @@ def test_node_code_needs_the_standard_library_only() -> None:
     assert strangers == []
 
 
-@pytest.mark.parametrize("driver", CLIENTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("driver", CLIENTS, ids=lambda path: path.parent.name)
 def test_a_driver_imports_its_client_when_it_is_called(driver: Path) -> None:
     """The client's import costs seconds and much memory, and tests of the driver use another client."""
     inside = {name.partition(".")[0] for name, _ in imports(driver)} & CLIENTS[driver]

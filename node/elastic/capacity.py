@@ -8,375 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
-import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
-from node.elastic.driver import COUNTED, NODE, POLICIES, AvailableCapacity, Driver, ErrorClass, Failure
+from node.elastic.capacity_drains import drain_change, failure_of, may_power_up, missing_nodes
+from node.elastic.driver import AvailableCapacity, Driver
+from node.elastic.failures import COUNTED, ErrorClass, Failure
 from node.elastic.launcher import Launcher
-from node.elastic.pools import OF_MACHINES, Limit, Pool, Pools
-from node.elastic.rules import TAKEN
-from node.elastic.view import DRAIN_PREFIXES, REASON_PREFIX, has_capacity_drain, log
+from node.elastic.pending_jobs import (
+    JobChange,
+    PartitionCapacity,
+    Run,
+    job_changes,
+    job_fits,
+    runs,
+    unstarted,
+)
+from node.elastic.pools import OF_MACHINES, Pool, Pools
+from node.elastic.state_flush import StateFlush
+from node.elastic.view import REASON_PREFIX, has_capacity_drain, log
 from node.slurm.control import Slurm, SlurmDown, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState, NodeState
 from node.system import rpc
-
-# Which nodes are drained for want of capacity, and which are undrained. Pure functions.
-#
-# A capacity drain is a node that is powered down and drained with our reason. The drains in Slurm are the
-# only record: a daemon that starts continues with those that it finds. A drain with any other reason belongs
-# to an administrator and is never touched.
-
-_KINDS = {kind.value: kind for kind in ErrorClass}
-
-
-@dataclass(frozen=True, slots=True)
-class DrainChange:
-    """What to change about one partition's nodes in Slurm.
-
-    Attributes:
-        drain: Nodes to drain.
-        undrain: Nodes to undrain.
-    """
-
-    drain: tuple[str, ...] = ()
-    undrain: tuple[str, ...] = ()
-
-
-def kind_of(text: str | None) -> ErrorClass | None:
-    """Return the class that begins a node's reason or a job's comment; `None` means the text is not ours."""
-    word, colon, _ = (text or "").removeprefix(REASON_PREFIX).partition(":")
-    return _KINDS.get(word) if colon else None
-
-
-def failure_of(reason: str) -> Failure | None:
-    """Return the failure that the reason of a capacity drain describes; `None` means it describes none."""
-    kind = kind_of(reason) if reason.startswith(DRAIN_PREFIXES) else None
-    if kind is None:
-        return None
-    advice = re.escape(f"; {POLICIES[kind].advice}").replace(NODE, r"(?P<seen>[\w-]+)")
-    text, seen = reason.removeprefix(f"{REASON_PREFIX}{kind}: "), None
-    if found := re.search(f"{advice}$", text):
-        text, seen = text[: found.start()], found.groupdict().get("seen")
-    message, bracket, code = text.rpartition(" (")
-    if not bracket:
-        message, code = text, ""
-    return Failure((), kind, code.removesuffix(")"), message, seen if seen != NODE else None)
-
-
-def is_capacity_drain(state: NodeState) -> bool:
-    """Return whether we drained the node for want of capacity.
-
-    Such a node is off or on its way there, as a rule.
-    """
-    if not state.is_drained or not (state.reason or "").startswith(DRAIN_PREFIXES) or _is_ending(state):
-        return False
-    # A node that was up when it was drained for the budget is powered down after its job (`budget_enforcer`),
-    # and so is one whose own devices failed (`node.health`).
-    off = state.is_powered_down or state.is_powering_up or state.is_powering_down
-    return off or kind_of(state.reason) not in (ErrorClass.BUDGET, ErrorClass.HEALTH)
-
-
-def is_open_drain(state: NodeState) -> bool:
-    """Return whether the node is off and Slurm may power it up."""
-    return state.is_powered_down and not (state.is_drained or state.is_down or state.has_job)
-
-
-def is_drain_underway(state: NodeState) -> bool:
-    """Return whether Slurm waits for the node, or will do so within a second."""
-    return state.is_powering_up or (state.is_powered_down and state.has_job)
-
-
-def missing_nodes(nodes: Mapping[str, NodeState], dynamic: Collection[str], machines: Collection[str]) -> int:
-    """Count the nodes without a machine: the largest number of machines that could be launched."""
-    return sum(1 for name in dynamic if name in nodes and name not in machines and not nodes[name].is_up)
-
-
-def drain_change(
-    nodes: Mapping[str, NodeState],
-    dynamic: Iterable[str],
-    machines: Collection[str],
-    limit: Limit | None,
-    static: Iterable[str] = (),
-) -> DrainChange:
-    """Compute the next changes to one partition's capacity drains.
-
-    Args:
-        nodes: Node -> its state.
-        dynamic: The partition's nodes without the static ones.
-        machines: Nodes that have a machine, perhaps from an earlier listing, but never from a later one than
-            `limit`.
-        limit: How many more nodes may be launched; `None` means there is no limit.
-        static: The partition's static nodes. A static node without a machine is launched first, and no job
-            may wait for it and a dynamic node at once.
-    """
-    states = {name: nodes[name] for name in dynamic if name in nodes}
-    drained = [name for name, state in states.items() if is_capacity_drain(state)]
-    if limit is None:
-        return DrainChange((), tuple(drained))
-    counted = (name for name, state in states.items() if is_drain_underway(state))
-    underway = sum(1 for name in counted if limit.booting or name not in machines)
-    absent = [n for n in static if n in nodes and not nodes[n].is_up and (limit.booting or n not in machines)]
-    target = max(0, limit.count - underway - len(absent))
-    available = [name for name, state in states.items() if is_open_drain(state)]
-    # Slurm removes a drain when it begins to power a node down, so such nodes are drained again.
-    powering_down = [name for name, s in states.items() if s.is_falling and not s.is_drained]
-    # Slurm placed a job between our reading and our drain. The node may serve it like any other.
-    assigned = [name for name in drained if is_drain_underway(states[name]) or states[name].is_up]
-    ready = [name for name in drained if states[name].is_powered_down and not states[name].has_job]
-    more = max(0, target - len(available))
-    return DrainChange((*available[target:], *powering_down), (*assigned, *ready[:more]))
-
-
-def _is_ending(state: NodeState) -> bool:
-    """Return whether the node will be powered down, at once or when its job ends.
-
-    Slurm itself drains such a node.
-    """
-    return state.is_leaving and not state.is_falling
-
-
-# Pending jobs: who is told why, and who may start at once. Pure functions.
-#
-# A requeued job may not start for half a minute, so that no machine still honours its old credential. Once
-# all its old machines are gone it need not wait that long, unless slurmctld may still be trying to start its
-# last run.
-
-LONGEST_PAUSE = 40.0
-"""Seconds from a requeue to Slurm's own next try (`cred_expire`), with a margin.
-
-A later begin time was set by a person.
-"""
-LAUNCH_SECONDS = 30.0
-"""How long slurmctld tries to deliver a batch script to a machine that does not take it.
-
-It is the sum of 12 s to connect, MessageTimeout for the answer, and a margin. When slurmctld gives up it
-requeues the job, even if the job has another run by then (`job_complete` in its agent): that run would end,
-and if it waits for its nodes its GPUs would count as used forever.
-"""
-FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN")
-"""Slurm's reasons for jobs that would start if there were more nodes."""
-PAUSED = "BeginTime"
-"""Slurm's reason for a job that has a begin time, such as a requeued one."""
-UNSTARTED = "launch failed requeued held"
-"""A node refused to start the job, and Slurm holds it until a person releases it.
-
-Usually nothing is wrong with the job: slurmctld was killed just after it had started the job, started it once
-more, and the node runs it already.
-"""
-MOST_RELEASES = 3
-"""How often one job is released automatically; after that a person must look."""
-UNKNOWN = ("None", "Cleaning", PAUSED)
-"""The scheduler has not looked at the job since it was submitted, changed or requeued."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCapacity:
-    """What a partition has for jobs now.
-
-    Attributes:
-        free: Nodes that a job may have at once: idle ones, and those that are off without a capacity drain.
-        failure: Why there are no more; `None` means that nothing limits them.
-        settled: Whether no machine is left of nodes that were powered down.
-    """
-
-    free: int
-    failure: Failure | None = None
-    settled: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The last run of a job that was seen.
-
-    Attributes:
-        number: How often the job had been requeued before this run.
-        began: Seconds since the epoch.
-        launched: Whether its batch script was sent to its node.
-    """
-
-    number: int
-    began: float
-    launched: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobChange:
-    """A change of a pending job in Slurm.
-
-    Attributes:
-        job: The job's `spelling`.
-        comment: The new comment; "" removes it, `None` leaves it.
-        start_now: Whether the job's begin time is removed.
-        news: Whether the job has a comment of the same cause, in which only numbers have changed.
-    """
-
-    job: int | str
-    comment: str | None = None
-    start_now: bool = False
-    news: bool = False
-
-
-def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
-    """Return what is known of the last runs of jobs, by job id.
-
-    Args:
-        jobs: All jobs.
-        before: The last answer.
-    """
-    found = {}
-    for job in jobs:
-        if job.has_work and job.start_time is not None:
-            found[job.id] = Run(job.restarts, job.start_time, job.is_running)
-        elif job.id in before:
-            found[job.id] = before[job.id]
-    return found
-
-
-def job_changes(
-    jobs: Iterable[JobState], capacities: Mapping[str, PartitionCapacity], seen: Mapping[int, Run], now: float
-) -> list[JobChange]:
-    """Return what to change about jobs in Slurm; nothing that has been changed already.
-
-    Args:
-        jobs: All jobs.
-        capacities: Partition -> what it has for jobs.
-        seen: The answer of `runs`.
-        now: Seconds since the epoch.
-    """
-    result = []
-    for job in jobs:
-        if job.is_pending:
-            comment, start = _comment(job, capacities), _may_start(job, capacities, seen.get(job.id), now)
-        else:
-            over = job.is_running and kind_of(job.admin_comment) is not None
-            comment, start = ("" if over else None), False
-        if comment is not None or start:
-            news = bool(comment) and not start and kind_of(job.admin_comment) is kind_of(comment)
-            result.append(JobChange(job.spelling, comment, start, news))
-    return result
-
-
-def unstarted(jobs: Iterable[JobState], released: Mapping[int, int]) -> list[JobState]:
-    """Return the jobs that Slurm holds because a node refused to start them, and that may be tried again.
-
-    Args:
-        jobs: All jobs.
-        released: Job id -> how often it was released automatically.
-    """
-    return [
-        job
-        for job in jobs
-        if job.is_pending and job.reason == UNSTARTED and released.get(job.id, 0) < MOST_RELEASES
-    ]
-
-
-def job_fits(job: JobState, capacities: Mapping[str, PartitionCapacity], now: float) -> bool:
-    """Return whether a pending job will get nodes from the present capacity."""
-    if not job.is_pending or not (job.reason in ("None", *FOR_NODES) or _is_paused(job, now)):
-        return False
-    return any(capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities))
-
-
-def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str | None:
-    comment_kind = kind_of(job.admin_comment)
-    partitions = _capacities(job, capacities)
-    if not partitions or job.reason in UNKNOWN:
-        return None
-    if job.reason in FOR_NODES:
-        limited = [
-            partition.failure
-            for partition in partitions
-            if partition.failure is not None and partition.free < job.wanted_nodes
-        ]
-        if len(limited) == len(partitions):
-            sentence = " ".join(limited[0].sentence().split())
-            is_told = comment_kind is limited[0].kind and (
-                comment_kind not in COUNTED or job.admin_comment == sentence
-            )
-            return None if is_told else sentence
-        if any(partition.failure is not None for partition in partitions):
-            return None
-    # The job waits for something else now.
-    return "" if comment_kind not in (None, ErrorClass.PREEMPTED) else None
-
-
-def _may_start(
-    job: JobState, capacities: Mapping[str, PartitionCapacity], run: Run | None, now: float
-) -> bool:
-    if kind_of(job.admin_comment) is None or not job.restarts or not _is_paused(job, now):
-        return False
-    if _is_being_launched(job, run, now):
-        return False
-    return any(
-        capacity.settled and capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities)
-    )
-
-
-def _is_being_launched(job: JobState, run: Run | None, now: float) -> bool:
-    """Return whether slurmctld may still be trying to start the run that this job has lost."""
-    comment = job.admin_comment or ""
-    if comment.startswith(TAKEN):  # the machine was alive, so it took or refused the script
-        return False
-    lost = kind_of(comment) is ErrorClass.PREEMPTED
-    if run is None or run.number + 1 != job.restarts or not run.launched:
-        return lost
-    return now - run.began < LAUNCH_SECONDS
-
-
-def _is_paused(job: JobState, now: float) -> bool:
-    return job.reason == PAUSED and 0 < (job.eligible_time or 0.0) - now <= LONGEST_PAUSE
-
-
-def _capacities(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> list[PartitionCapacity]:
-    # A job may name several partitions.
-    return [capacities[name] for name in job.partition.split(",") if name in capacities]
-
-
-# Makes slurmctld write its state to disk after nodes came up, nodes went off or jobs began.
-#
-# By itself slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and
-# otherwise every five minutes. If it is killed in between, it comes back with the state from before the boot
-# and starts a running job once more. The node refuses that and is drained, and the real run ends. A node that
-# slurmctld believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd
-# registers only once, and at ResumeTimeout Slurm takes the node away from its job. A node that it believes to
-# be up, whose machine has ended since, gets a job that cannot start there.
-
-
-class StateFlush:
-    """A request for one save for all that came up, went off or began between two calls."""
-
-    def __init__(self, control: Slurm) -> None:
-        self._control = control
-        # Both are empty at first: what happened while this daemon was down may not be saved either.
-        self._up: frozenset[str] = frozenset()
-        self._begun: frozenset[tuple[int, int]] = frozenset()
-
-    def see(self, nodes: Mapping[str, NodeState], jobs: Iterable[JobState]) -> None:
-        """Save slurmctld's state if a node came up or went off, or a job began, since the last call.
-
-        Args:
-            nodes: Node -> its state.
-            jobs: All jobs.
-
-        Raises:
-            SlurmError: Slurm refused the save. The next call asks for it again.
-        """
-        up = frozenset(name for name, state in nodes.items() if state.is_up)
-        running = {(job.id, job.restarts): job for job in jobs if job.is_running}
-        if new := running.keys() - self._begun:
-            self._control.save_all(running[max(new)])
-        elif changed := (up ^ self._up) & nodes.keys():
-            self._control.save_nodes(min((nodes[n] for n in changed), key=lambda n: (bool(n.reason), n.name)))
-        self._up, self._begun = up, frozenset(running)
-
 
 MINIMUM_PAUSE_SECONDS = 1.0
 """The shortest pause between two passes."""
@@ -429,11 +87,6 @@ class CapacityLimiter:
         self._released: Counter[int] = Counter()
         self._runs: dict[int, Run] = {}
         self._state_flush = StateFlush(control)
-        self._wake = threading.Event()
-
-    def wake(self) -> None:
-        """Run a pass at once, because a pool has failed."""
-        self._wake.set()
 
     def run(self) -> None:
         """Run forever: often while a pool has failed, otherwise as often as the reconciler."""
@@ -447,8 +100,10 @@ class CapacityLimiter:
                 traceback.print_exc()
             took = time.monotonic() - begun
             quiet = self._adopted and not self._pools.failures()
-            self._wake.wait(max(MINIMUM_PAUSE_SECONDS, SHARE * took, self._interval if quiet else 0.0))
-            self._wake.clear()
+            # The drains of a pool that fails do not wait for the next pass.
+            self._pools.wait_for_failure(
+                max(MINIMUM_PAUSE_SECONDS, SHARE * took, self._interval if quiet else 0.0)
+            )
 
     def once(self) -> None:
         """Run one pass.
@@ -596,7 +251,7 @@ class CapacityLimiter:
         free = dict.fromkeys(failures, 0)
         for state in nodes.values():
             idle = state.is_up and not (state.has_job or state.is_drained)
-            if idle or is_open_drain(state):
+            if idle or may_power_up(state):
                 for name in state.partitions or (self._partition.get(state.name, ""),):
                     if name in free:
                         free[name] += 1

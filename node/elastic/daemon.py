@@ -21,7 +21,8 @@ from node.design.folders import Folders
 from node.design.model import ClusterDesign, Settings
 from node.design.published import read_settings
 from node.elastic import drivers
-from node.elastic.budget import Budget, BudgetEnforcer
+from node.elastic.budget import Budget
+from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import WAIT_ROUND_SECONDS
 from node.elastic.disks import Disks
@@ -44,7 +45,7 @@ from node.elastic.view import log
 from node.slurm import closing
 from node.slurm.control import Control, Slurm, SlurmError
 from node.slurm.hostlist import expand, fold
-from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
+from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 from node.system import foreign, plurals, rpc
 from node.system.locks import locked
 
@@ -82,7 +83,6 @@ class Elastic:
         self.capacity_limiter = CapacityLimiter(
             settings.design, control, driver, pools, budget, self.launcher, changed
         )
-        self.launcher.changed = self.capacity_limiter.wake
         self.reconciler = Reconciler(
             settings.design,
             control,

@@ -10,253 +10,24 @@ import hashlib
 import threading
 import time
 import traceback
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
-from node.elastic.driver import (
-    API_FAILURES,
-    POLICIES,
-    Driver,
-    ErrorClass,
-    Failure,
-    LaunchGroup,
-    LaunchResult,
-    Machine,
-)
+from node.elastic.driver import Driver, LaunchGroup, LaunchResult, Machine
+from node.elastic.failed_boots import FailedBoots
+from node.elastic.failures import API_FAILURES, ErrorClass, Failure
+from node.elastic.launch_groups import launch_groups
 from node.elastic.ledger import Ledger
 from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
+from node.elastic.replacements import Replacements, replacement_reason, utc_time
+from node.elastic.surplus_nodes import SurplusNodes
 from node.elastic.view import REASON_PREFIX, log
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
-from node.slurm.states import NodeState
-from node.slurm.version import ResumeRequest
-
-# Turns Slurm's resume requests into launch calls: as few as possible, and whole jobs together.
-
-
-def launch_groups(
-    request: ResumeRequest, design: ClusterDesign, request_id: str
-) -> tuple[list[LaunchGroup], list[str]]:
-    """Return the launch calls for one ResumeProgram request.
-
-    A job of several nodes becomes one all-or-nothing group for each partition. The nodes of all one-node
-    jobs, and nodes that Slurm wants without a job (static nodes), share one best-effort group for each
-    partition.
-
-    Args:
-        request: Slurm's request.
-        design: The cluster's design.
-        request_id: The same id if the same request is sent again.
-
-    Returns:
-        The groups, and the names of nodes that no partition of the design has.
-    """
-    unknown = [node for node in request.all_nodes if design.partition_of(node) is None]
-    left = {node for node in request.all_nodes if node not in set(unknown)}
-    result: list[LaunchGroup] = []
-    for job in request.jobs:
-        nodes = [node for node in job.nodes if node in left]
-        if len(job.nodes) < 2 or not nodes:
-            continue
-        left.difference_update(nodes)
-        for partition, members in _by_partition(nodes, design).items():
-            result.append(_group(partition, members, True, request_id, job.job_id))
-    jobs_of = {node: job.job_id for job in request.jobs for node in job.nodes}
-    for partition, members in _by_partition(
-        [node for node in request.all_nodes if node in left], design
-    ).items():
-        only = jobs_of.get(members[0]) if len(members) == 1 else None
-        result.append(_group(partition, members, False, request_id, only))
-    return result, unknown
-
-
-def _by_partition(nodes: Iterable[str], design: ClusterDesign) -> dict[str, list[str]]:
-    result: dict[str, list[str]] = {}
-    for node in nodes:
-        partition = design.partition_of(node)
-        if partition is not None:
-            result.setdefault(partition.name, []).append(node)
-    return result
-
-
-def _group(partition: str, nodes: list[str], whole: bool, request_id: str, job: int | None) -> LaunchGroup:
-    content = "\n".join([request_id, partition, *nodes])
-    token = hashlib.sha256(content.encode()).hexdigest()[:32]
-    return LaunchGroup(partition, tuple(nodes), whole, token, job)
-
-
-# Failed boots by partition: one may be the fault of a single node, several in a row are the partition's.
-
-
-class FailedBoots:
-    """The count of boot failures in a row. Times are seconds since the epoch, as for a machine's launch."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, tuple[int, float]] = {}
-
-    def failed(self, partition: str, now: float) -> float:
-        """Record a failure.
-
-        Returns:
-            Seconds during which no machine of the partition should be launched; 0 after the first failure.
-        """
-        count = self._failures.get(partition, (0, 0.0))[0] + 1
-        self._failures[partition] = (count, now)
-        if count == 1:
-            return 0.0
-        policy = POLICIES[ErrorClass.BOOTSTRAP]
-        return float(min(policy.backoff * 2 ** (count - 2), policy.backoff_max))
-
-    def adopt(self, partition: str, now: float) -> None:
-        """Record that an earlier daemon had stopped this partition.
-
-        The next failure is then not the first.
-        """
-        self._failures.setdefault(partition, (2, now))
-
-    def failing(self, partition: str) -> bool:
-        """Return whether the partition's last boot to end failed."""
-        return partition in self._failures
-
-    def came_up(self, partition: str, launched: float) -> None:
-        """Record that a machine became a node. The failures are over if it was launched after them."""
-        if partition in self._failures and launched > self._failures[partition][1]:
-            del self._failures[partition]
-
-
-# Counts the nodes that are replaced for their health. Beyond a few in an hour a partition pauses.
-#
-# A new machine usually cures a broken device. Where it does not (a driver that fits no more, a prolog with a
-# mistake, a reservation that gives the same hardware again), machine after machine would be paid for and
-# given back. The count is in memory: a daemon that starts again begins anew, but takes over a pause, which
-# Slurm has, unless `up` has changed settings or code since.
-
-MOST_REPLACEMENTS = 4
-"""The replacements of a partition within WINDOW_SECONDS after which it pauses."""
-REPLACEMENT_WINDOW_SECONDS = 3600.0
-
-
-class Replacements:
-    """The times when nodes of each partition were replaced, on a clock that never jumps."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, deque[float]] = defaultdict(deque)
-
-    def replaced(self, partition: str, now: float) -> float:
-        """Record a replacement.
-
-        Returns:
-            Seconds during which the partition should get no machine; 0 while there were fewer than MOST.
-        """
-        times = self._times[partition]
-        times.append(now)
-        while now - times[0] >= REPLACEMENT_WINDOW_SECONDS:
-            times.popleft()
-        if len(times) < MOST_REPLACEMENTS:
-            return 0.0
-        return REPLACEMENT_WINDOW_SECONDS - (now - times[len(times) - MOST_REPLACEMENTS])
-
-
-def replacement_reason(node: str, why: str) -> str:
-    """Return why a partition pauses, naming the last node and its cause."""
-    return f"{MOST_REPLACEMENTS} nodes or more were replaced within an hour, the last {node}: {why}"
-
-
-def utc_time(moment: float) -> str:
-    """Format the end of a pause, in seconds since the epoch."""
-    return time.strftime("%H:%M UTC", time.gmtime(moment))
-
-
-# Surplus nodes: nodes that come up for a job that lost others of its nodes. They are used or released.
-#
-# Without this they would idle for SuspendTime. The daemon keeps them in memory only; after a restart they do
-# idle for SuspendTime.
-
-SURPLUS_SECONDS = 15.0
-"""How long a node waits for a job that it seems to fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Nodes to power down.
-
-    Attributes:
-        up: Nodes that are up. Slurm powers them down unless a job has taken them in the meantime.
-        coming: Nodes that are not up yet. Slurm can power those down only by force.
-    """
-
-    up: tuple[str, ...] = ()
-    coming: tuple[str, ...] = ()
-
-
-class SurplusNodes:
-    """The surplus nodes. Launch threads write it, and one loop reads it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted: dict[str, int] = {}
-        self._surplus: dict[str, float] = {}
-
-    def wanted(self, jobs: Mapping[str, int]) -> None:
-        """Record that nodes are being launched.
-
-        Args:
-            jobs: Node -> the job that waits for it.
-        """
-        with self._lock:
-            self._wanted.update(jobs)
-            for node in jobs:
-                self._surplus.pop(node, None)
-
-    def lost(self, nodes: tuple[str, ...], jobs: Mapping[str, int], now: float) -> None:
-        """Record nodes that cannot be launched: the other nodes of the same jobs are surplus.
-
-        Args:
-            nodes: The nodes that cannot be launched.
-            jobs: Node -> the job that waits for it.
-            now: Seconds on a clock that never jumps.
-        """
-        failed = {jobs[node] for node in nodes if node in jobs}
-        with self._lock:
-            for node in nodes:
-                self._wanted.pop(node, None)
-            for node, job in self._wanted.items():
-                if job in failed:
-                    self._surplus.setdefault(node, now)
-
-    def release(self, nodes: Mapping[str, NodeState], needed: Callable[[str], bool], now: float) -> Release:
-        """Return the surplus nodes that no job will use. Each node is returned once.
-
-        Args:
-            nodes: Node -> its state.
-            needed: Returns whether some waiting job may take a node.
-            now: Seconds on a clock that never jumps.
-        """
-        with self._lock:
-            self._wanted = {
-                n: job for n, job in self._wanted.items() if n in nodes and not _is_gone(nodes[n])
-            }
-            self._surplus = {
-                n: since
-                for n, since in self._surplus.items()
-                if n in nodes and not (_is_gone(nodes[n]) or nodes[n].has_job or nodes[n].is_drained)
-            }
-            idle = [
-                n for n, since in self._surplus.items() if now - since >= SURPLUS_SECONDS or not needed(n)
-            ]
-            for name in idle:
-                del self._surplus[name]
-        up = tuple(name for name in idle if nodes[name].is_up)
-        return Release(up, tuple(name for name in idle if name not in up))
-
-
-def _is_gone(state: NodeState) -> bool:
-    return state.is_powering_down or (state.is_powered_down and not state.has_job)
-
+from node.slurm.resume_request import ResumeRequest
 
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between repetitions of a call while the cloud is busy."""
@@ -283,7 +54,6 @@ class Launcher:
     """The launcher of what Slurm asks for. Nodes that get no machine are powered down, their jobs told why.
 
     Attributes:
-        changed: Called when a pool has failed, so that its capacity drain does not wait for the next pass.
         boots: Counts failed boots.
         surplus_nodes: Nodes whose job cannot run.
     """
@@ -303,7 +73,6 @@ class Launcher:
         self._pools = pools
         self._budget = budget
         self._ledger = ledger
-        self.changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._busy: dict[str, int] = {}
         self._launched: dict[str, tuple[str, float]] = {}
@@ -583,7 +352,6 @@ class Launcher:
 
     def _fail(self, pool: Pool, failure: Failure, wanted: int, pause: float | None = None) -> None:
         self._pools.failed(pool, failure, time.monotonic(), wanted=wanted, pause=pause)
-        self.changed()
 
     def _give_up(self, failure: Failure, jobs: Mapping[str, int]) -> None:
         """Power nodes down in Slurm, with the cause on the node and on the jobs that waited for it.

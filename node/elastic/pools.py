@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from node.design.model import ClusterDesign
-from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
+from node.elastic.driver import AvailableCapacity
+from node.elastic.failures import API_FAILURES, POLICIES, ErrorClass, Failure
 
 PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
 """Classes against which another zone does not help. Each is a pool of its own, beside the zones."""
@@ -85,6 +86,7 @@ class Pools:
         self._lock = threading.Lock()
         self._failures: dict[Pool, PoolFailure] = {}
         self._in_a_row: dict[Pool, int] = {}
+        self._news = threading.Event()
 
     def zones(self, partition: str) -> tuple[Pool, ...]:
         """Return the pools that a launch tries, in this order."""
@@ -110,6 +112,12 @@ class Pools:
             known = False if pool.kind in OF_MACHINES else None
             failure = dataclasses.replace(failure, nodes=())
             self._failures[pool] = PoolFailure(failure, now + lasts, wanted, known=known)
+        self._news.set()
+
+    def wait_for_failure(self, seconds: float) -> None:
+        """Wait until a pool has failed since the last call, or the time is up."""
+        self._news.wait(seconds)
+        self._news.clear()
 
     def adopt(self, partition: str, failure: Failure, now: float) -> None:
         """Take over the capacity drain of an earlier daemon. It ends if the cloud reports capacity."""

@@ -24,8 +24,8 @@ from node.elastic.view import (
     phase,
 )
 from node.slurm.control import Slurm, SlurmDown
+from node.slurm.resume_request import ResumeJob, ResumeRequest
 from node.slurm.states import NodeState
-from node.slurm.version import ResumeJob, ResumeRequest
 
 FRESH_SECONDS = 0.5
 """How old a reading of the nodes may be before a step reads them again.

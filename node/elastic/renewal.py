@@ -14,8 +14,8 @@ from node.elastic.view import REASON_PREFIX, is_admin_disabled, log
 from node.slurm import hardware, runtime
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
+from node.slurm.resume_request import ResumeRequest
 from node.slurm.states import NodeState
-from node.slurm.version import ResumeRequest
 from node.system import files
 from node.system.waiting import wait_at_most
 

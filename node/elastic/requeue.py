@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from node.elastic.driver import ErrorClass, Failure
+from node.elastic.failures import ErrorClass, Failure
 from node.elastic.plan import Action, NodeView
 from node.elastic.requeue_memory import RequestedRequeue, RequeueMemory
 from node.elastic.rules import PREEMPTED, TAKEN, UNRESPONSIVE, NodePhase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from node.elastic.driver import ErrorClass
+from node.elastic.failures import ErrorClass
 from node.elastic.rules import NodePhase
 from node.slurm.states import NodeState
 

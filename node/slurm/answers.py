@@ -222,11 +222,11 @@ def parse_partition_states(text: str) -> dict[str, str]:
     return found
 
 
-# How one reading of squeue differs from the next: who writes a text cannot know the mark of this one.
-
-
 def new_mark() -> str:
-    """Return a mark for one reading. It begins with a letter, because a digit would be a field's width."""
+    """Return a mark by which one reading of squeue differs from the next: who writes a text cannot know it.
+
+    It begins with a letter, because a digit would be a field's width.
+    """
     return f"m{secrets.token_hex(16)}"
 
 

@@ -17,7 +17,7 @@ from node.design.health import EPILOG, PROLOG
 from node.design.model import Accelerator, ClusterDesign, Partition, Settings
 from node.health.check import expected
 from node.health.programs import HEALTH_CHECK
-from node.slurm import addressing, container_conf, runtime, topology, users
+from node.slurm import container_conf, port_blocks, runtime, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand, fold
@@ -454,7 +454,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
         (run, hardware, weight, changes)
         for group, hardware, weight in _node_runs(settings, partition, lines)
         for members, changes in kept.groups(group)
-        for run in addressing.block_runs(members, ports)
+        for run in port_blocks.block_runs(members, ports)
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:

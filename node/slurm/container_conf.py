@@ -1,4 +1,11 @@
-"""Slurm's files for containers: crun (`--container`), Enroot and Pyxis (`--container-image`). Pure."""
+"""Slurm's files for containers: crun (`--container`), Enroot and Pyxis (`--container-image`). Pure.
+
+For `--container` Slurm copies the `config.json` of the user's OCI bundle, with the task's command in it, and
+then calls the commands of oci.conf as the user. `node/slurm/container_task.py` turns the copy into one that
+works on every node, for every user.
+
+Source: https://slurm.schedmd.com/oci.conf.html. Slurm 22.05 knows no other keys than these.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +13,6 @@ from pathlib import PurePosixPath
 
 from node.design.folders import Folders
 from node.design.model import Settings
-
-# Slurm's `--container` with crun: oci.conf, and the folders on a node. Pure.
-#
-# Slurm copies the `config.json` of the user's OCI bundle, with the task's command in it, and then calls the
-# commands of oci.conf as the user. `node/slurm/container_task.py` turns the copy into one that works on every
-# for every user.
-#
-# Source: https://slurm.schedmd.com/oci.conf.html. Slurm 22.05 knows no other keys than these.
 
 OCI_STATE = "oci"
 """The folder, below `Folders.run`, in which each user has the state of running containers."""

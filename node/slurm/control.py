@@ -36,8 +36,6 @@ from node.system import subprocesses
 
 Answer = TypeVar("Answer")
 
-# Arguments of Slurm's commands: lists of nodes, and changes.
-
 BATCH = 1500
 """The number of node names per command. The argument stays below the kernel's 128 KiB even if none folds."""
 

@@ -22,7 +22,7 @@ from node.bootstrap.report import displayable
 from node.bootstrap.vm.clouds import local
 from node.design.model import APPS, CONTAINER, SHARED, SLURMDBD_PORT, ClusterDesign, Settings, Site
 from node.design.sites import LocalSite
-from node.slurm import addressing, users
+from node.slurm import port_blocks, users
 from node.slurm.addressing import slurmd_addresses
 from node.system import files, foreign, plurals, ports, rpc
 from node.system.locks import locked_folder
@@ -240,10 +240,10 @@ class RunDirectory:
         """
         if design.isolation == CONTAINER:
             return Settings(design, self._container_site(design))
-        placed = addressing.lay_out_blocks(design.partitions, self._kept_blocks())
+        placed = port_blocks.lay_out_blocks(design.partitions, self._kept_blocks())
         with locked_folder(self.path.parent):  # no other command of this user chooses ports now
             base, first = (
-                self._ports(1 + addressing.ports_of_blocks(placed), nodes_are_up),
+                self._ports(1 + port_blocks.ports_of_blocks(placed), nodes_are_up),
                 addresses.ensure_block(self.path),
             )
             slurmdbd_port = self._slurmdbd_port() if design.slurm.accounting else SLURMDBD_PORT
@@ -380,9 +380,9 @@ class RunDirectory:
         """Return the first saved port and the number of ports; `None` if none are saved."""
         return _reserved(self._kept())
 
-    def _kept_blocks(self) -> addressing.Blocks:
+    def _kept_blocks(self) -> port_blocks.Blocks:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            return addressing.parse_blocks(self._kept()["blocks"])
+            return port_blocks.parse_blocks(self._kept()["blocks"])
         return {}
 
     def _kept(self) -> dict[str, Any]:

@@ -43,11 +43,11 @@ from node.elastic.driver import (
     Machine,
     MachineState,
 )
-from node.elastic.launcher import launch_groups
+from node.elastic.launch_groups import launch_groups
 from node.slurm.answers import parse_nodes
 from node.slurm.hostlist import fold
+from node.slurm.resume_request import parse_resume
 from node.slurm.topology import Place
-from node.slurm.version import parse_resume
 from node.system import rpc
 from node.system.codec import to_json
 from operations.local.run_directory import FIRST_PORT

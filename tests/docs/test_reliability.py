@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.elastic.driver import ErrorClass
+from node.elastic.failures import ErrorClass
 from tests.support.checkout import ROOT
 
 TEXT = (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import NoCredentialsError
 
 from node.bootstrap.steps import STEPS
-from node.elastic.driver import POLICIES
 from node.elastic.drivers.ec2.errors import classify
+from node.elastic.failures import POLICIES
 from node.slurm.reasons import EXPLANATIONS
 from tests.support.checkout import ROOT, sources
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from node.design.model import Budget as Said
 from node.design.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
 from node.elastic.budget import Budget, amount, available_capacity, launch_seconds, summary, used_up
-from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
+from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
+from node.elastic.failures import ErrorClass, Failure
 from node.elastic.ledger import Account, Ledger
 from tests.support.doubles import design
 

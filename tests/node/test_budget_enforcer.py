@@ -8,7 +8,8 @@ import pytest
 
 from node.design.model import Budget as Said
 from node.design.model import Partition
-from node.elastic.budget import Budget, BudgetEnforcer
+from node.elastic.budget import Budget
+from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
 from tests.support.doubles import FakeControl, design, job, node

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.elastic.capacity import (
+from node.elastic.capacity_drains import (
     DrainChange,
     drain_change,
     failure_of,
     is_capacity_drain,
-    is_open_drain,
     kind_of,
+    may_power_up,
     missing_nodes,
 )
-from node.elastic.driver import AvailableCapacity, ErrorClass, Failure
+from node.elastic.driver import AvailableCapacity
+from node.elastic.failures import ErrorClass, Failure
 from node.elastic.pools import Limit, Pool, Pools
 from node.slurm.states import NodeState
 from tests.support.doubles import design, node
@@ -173,7 +174,7 @@ class World:
 
     def job(self, wanted: int) -> None:
         """Slurm gives available nodes to a job, and the launch succeeds or fails."""
-        free = [name for name, state in self.nodes.items() if is_open_drain(state)]
+        free = [name for name, state in self.nodes.items() if may_power_up(state)]
         if len(free) < wanted:
             return
         names = free[:wanted]
@@ -231,7 +232,7 @@ class World:
                 self.nodes[name], flags=self.nodes[name].flags - {"DRAIN"}, reason=None
             )
         if limit is not None:
-            opened = sum(is_open_drain(state) for state in self.nodes.values())
+            opened = sum(may_power_up(state) for state in self.nodes.values())
             assert opened <= max(0, self.quota - len(self.machines)), "more are open than can be had"
         assert all(self.nodes[name].reason == "bad fan" for name in self.person), "a person's drain"
 

@@ -11,10 +11,12 @@ import pytest
 
 from node.design.model import ClusterDesign
 from node.elastic import capacity
-from node.elastic.capacity import MOST_RELEASES, UNSTARTED, CapacityLimiter
+from node.elastic.capacity import CapacityLimiter
 from node.elastic.daemon import Elastic
-from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
-from node.elastic.launcher import MOST_REPLACEMENTS
+from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
+from node.elastic.failures import ErrorClass, Failure
+from node.elastic.pending_jobs import MOST_RELEASES, UNSTARTED
+from node.elastic.replacements import MOST_REPLACEMENTS
 from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
 from node.system import rpc
@@ -369,8 +371,7 @@ def test_a_controller_that_is_away_is_asked_again(cluster: Cluster, monkeypatch:
         if len(looks) == 3:
             raise EnoughError
 
-    # Only the limiter's own event is replaced, no other thread's.
-    monkeypatch.setattr(cluster.elastic.capacity_limiter._wake, "wait", wait)
+    monkeypatch.setattr(cluster.elastic.capacity_limiter._pools, "wait_for_failure", wait)
     cluster.control.error = SlurmDown(["scontrol"], 1, "nobody")
     with pytest.raises(EnoughError):
         CapacityLimiter.run(cluster.elastic.capacity_limiter)

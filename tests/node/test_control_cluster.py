@@ -20,8 +20,8 @@ from cli.changes.decision import ClusterControl
 from cli.changes.jobs import cancel_line, parse, wait_line
 from cli.changes.jobs import number as job_number
 from node.design.model import SlurmSettings
-from node.elastic.capacity import unstarted
 from node.elastic.ledger import Ledger
+from node.elastic.pending_jobs import unstarted
 from node.elastic.requeue import Requeue
 from node.elastic.status import status
 from node.logs import show

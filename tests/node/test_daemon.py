@@ -17,7 +17,8 @@ import pytest
 from node.design.model import ClusterDesign, Partition
 from node.elastic import client, launcher
 from node.elastic.daemon import Elastic
-from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult, Machine, MachineState
+from node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
+from node.elastic.failures import ErrorClass, Failure
 from node.elastic.rules import NodePhase
 from node.elastic.view import is_admin_disabled, phase, state_text
 from node.slurm.states import NodeState

@@ -11,7 +11,7 @@ import pytest
 from node.bootstrap.report import failure
 from node.elastic.daemon import Elastic
 from node.elastic.driver import LaunchGroup, Machine, MachineState
-from node.elastic.launcher import FailedBoots
+from node.elastic.failed_boots import FailedBoots
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
 WHY = "step hooks: driver.sh ended with status 3"

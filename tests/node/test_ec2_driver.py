@@ -17,11 +17,12 @@ from node.bootstrap.report_server import ReportServer
 from node.design.model import ClusterDesign, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
-from node.elastic.drivers.ec2 import driver as ec2
-from node.elastic.drivers.ec2 import driver as ec2_notices
+from node.elastic.drivers.ec2 import client as ec2_client
 from node.elastic.drivers.ec2 import launches as ec2_launch
-from node.elastic.drivers.ec2.driver import Ec2Driver, Ec2Notices
+from node.elastic.drivers.ec2 import notices as ec2_notices
+from node.elastic.drivers.ec2.driver import Ec2Driver
 from node.elastic.drivers.ec2.errors import Ec2Error
+from node.elastic.drivers.ec2.notices import Ec2Notices
 from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.fake_ec2 import FakeEc2, fake_ec2
@@ -320,7 +321,7 @@ def test_spot_interruptions_are_notices(fake: FakeEc2) -> None:
 
 def test_notices_are_asked_for_now_and_then(fake: FakeEc2) -> None:
     clock = [1000.0]
-    notices = Ec2Notices(fake.connect, ec2.refusals, spot=True, clock=lambda: clock[0])
+    notices = Ec2Notices(fake.connect, ec2_client.refusals, spot=True, clock=lambda: clock[0])
     fake.interrupted = {"i-1": 950.0}
     for _ in range(3):
         assert notices.all() == {"i-1": 1070.0}
@@ -387,7 +388,7 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
             assert answers.wait(60)
             return []
 
-    notices = Ec2Notices(Client, ec2.refusals, spot=False)
+    notices = Ec2Notices(Client, ec2_client.refusals, spot=False)
     with ThreadPoolExecutor(2) as threads:
         asks = threads.submit(notices.all)
         assert asked.wait(60)
@@ -402,7 +403,10 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
 def test_the_client_calls_once_and_does_not_wait_for_ever(fake: FakeEc2) -> None:
     config = fake.connect(read_timeout=None).meta.config
     assert config.retries["total_max_attempts"] == 1
-    assert (config.connect_timeout, config.read_timeout) == (ec2.CONNECT_SECONDS, ec2.READ_SECONDS)
+    assert (config.connect_timeout, config.read_timeout) == (
+        ec2_client.CONNECT_SECONDS,
+        ec2_client.READ_SECONDS,
+    )
     fake.faults = [Fault("DescribeInstances", "RequestLimitExceeded", 503)]
     with pytest.raises(Ec2Error):
         fake.driver(settings(fake)).list()

@@ -7,9 +7,9 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
-from node.elastic.driver import ErrorClass as Kind
 from node.elastic.drivers import failures
 from node.elastic.drivers.ec2 import errors as ec2_errors
+from node.elastic.failures import ErrorClass as Kind
 
 
 def refused(code: str, message: str = "the cloud's own words", status: int = 400) -> ClientError:

@@ -10,11 +10,12 @@ import pytest
 
 from infra.config.rules import platform
 from node.design.model import Partition, Settings, Site
-from node.elastic.driver import ErrorClass, LaunchGroup, MachineState
+from node.elastic.driver import LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.driver import Ec2Driver
+from node.elastic.failures import ErrorClass
 from tests.support import doubles, fake_ec2_limits
 from tests.support.checkout import until
 from tests.support.cloud_faults import Fault

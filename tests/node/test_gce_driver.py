@@ -17,16 +17,18 @@ from google.cloud import compute_v1 as gce
 
 from node.bootstrap.report_server import ReportServer
 from node.design.model import ClusterDesign, Partition, Settings, Site
-from node.elastic.driver import ErrorClass, LaunchGroup, Machine, MachineState
+from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
 from node.elastic.drivers.gce import deletes as gce_deletes
 from node.elastic.drivers.gce import driver as gce_driver
-from node.elastic.drivers.gce import driver as gce_zones
 from node.elastic.drivers.gce import notices as gce_notices
 from node.elastic.drivers.gce import operations as gce_operations
-from node.elastic.drivers.gce.client import GceError, google_clients
+from node.elastic.drivers.gce import zones as gce_zones
+from node.elastic.drivers.gce.client import google_clients
 from node.elastic.drivers.gce.driver import GceDriver
+from node.elastic.drivers.gce.errors import GceError
 from node.elastic.drivers.gce.names import Identity
+from node.elastic.failures import ErrorClass
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
 

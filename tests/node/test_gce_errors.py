@@ -12,10 +12,10 @@ from google.protobuf.json_format import ParseError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.elastic.driver import ErrorClass as Kind
 from node.elastic.drivers import failures
-from node.elastic.drivers.gce import client as gce_errors
+from node.elastic.drivers.gce import errors as gce_errors
 from node.elastic.drivers.gce.client import refusals
+from node.elastic.failures import ErrorClass as Kind
 from tests.support import texts
 
 CODES = {

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from node.design.model import Partition, Settings, Site
-from node.elastic.driver import ErrorClass, LaunchGroup, LaunchResult, MachineState
+from node.elastic.driver import LaunchGroup, LaunchResult, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.gce import deletes as gce_deletes
 from node.elastic.drivers.gce import launches as gce_launch
-from node.elastic.drivers.gce import launches as gce_unfinished
 from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce import unfinished as gce_unfinished
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.names import Identity
+from node.elastic.failures import ErrorClass
 from tests.support import doubles
 from tests.support.checkout import until
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce

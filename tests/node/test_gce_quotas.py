@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from node.design.model import Accelerator, Partition, Settings, Site
-from node.elastic.driver import AvailableCapacity, ErrorClass
+from node.elastic.driver import AvailableCapacity
 from node.elastic.drivers.gce.driver import GceDriver
+from node.elastic.failures import ErrorClass
 from tests.support import doubles
 from tests.support.fake_gce import FakeGce, Fault, fake_gce
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1 as gce
 
-from node.elastic.driver import ErrorClass, Machine, MachineState
-from node.elastic.drivers.gce import launches as gce_unfinished
+from node.elastic.driver import Machine, MachineState
 from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.drivers.gce import unfinished as gce_unfinished
 from node.elastic.drivers.gce.client import Clients
-from node.elastic.drivers.gce.launches import UnfinishedLaunches
 from node.elastic.drivers.gce.notices import PREEMPTED, EndReasons
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations
+from node.elastic.drivers.gce.unfinished import UnfinishedLaunches
+from node.elastic.failures import ErrorClass
 
 ZONE = "europe-west4-a"
 MARK = OperationOrigin("me", "2026-11-22T10:00:00.000-08:00")

@@ -18,7 +18,7 @@ import pytest
 
 from node.design.health import CHECKS, Health, JobScript
 from node.design.model import Accelerator, AwsPartition, Partition, SlurmSettings
-from node.elastic.launcher import Replacements
+from node.elastic.replacements import Replacements
 from node.health import check as node_check
 from node.health.check import Expected, When, expected, faults, in_a_line, runner
 from node.slurm.conf import render

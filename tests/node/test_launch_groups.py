@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from node.design.model import ClusterDesign, Host, Partition
-from node.elastic.launcher import launch_groups
-from node.slurm.version import ResumeJob, ResumeRequest
+from node.elastic.launch_groups import launch_groups
+from node.slurm.resume_request import ResumeJob, ResumeRequest
 
 DESIGN = ClusterDesign(
     name="t",

@@ -14,8 +14,9 @@ import pytest
 
 from node.design.model import Partition, Settings, Site
 from node.elastic.daemon import Elastic
-from node.elastic.driver import Driver, ErrorClass, Failure, LaunchGroup, LaunchResult, Machine, MachineState
+from node.elastic.driver import Driver, LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.drivers.gce import operations as gce_operations
+from node.elastic.failures import ErrorClass, Failure
 from node.slurm.control import SlurmDown
 from node.slurm.states import NodeState
 from tests.support import doubles

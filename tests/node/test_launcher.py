@@ -12,10 +12,11 @@ import pytest
 from node.design.model import Budget, ClusterDesign
 from node.elastic import launcher
 from node.elastic.daemon import Elastic
-from node.elastic.driver import API_FAILURES, ErrorClass, Failure, LaunchGroup, LaunchResult
+from node.elastic.driver import LaunchGroup, LaunchResult
+from node.elastic.failures import API_FAILURES, ErrorClass, Failure
 from node.elastic.pools import Pool
 from node.slurm.control import SlurmError
-from node.slurm.version import ResumeJob, ResumeRequest
+from node.slurm.resume_request import ResumeJob, ResumeRequest
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, settings
 

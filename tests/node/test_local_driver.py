@@ -19,9 +19,10 @@ from localcloud.network import hosts_text
 from node.bootstrap.report_server import ReportServer
 from node.design.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
 from node.design.sites import LocalSite
-from node.elastic.driver import AvailableCapacity, ErrorClass, LaunchGroup, MachineState
+from node.elastic.driver import AvailableCapacity, LaunchGroup, MachineState
 from node.elastic.drivers import load
 from node.elastic.drivers.local import LocalDriver
+from node.elastic.failures import ErrorClass
 from node.system import rpc
 from tests.support import doubles
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.elastic.capacity import JobChange, PartitionCapacity, Run, job_changes, job_fits, runs
-from node.elastic.driver import ErrorClass, Failure
+from node.elastic.failures import ErrorClass, Failure
+from node.elastic.pending_jobs import JobChange, PartitionCapacity, Run, job_changes, job_fits, runs
 from tests.support.doubles import job
 
 QUOTA = Failure((), ErrorClass.QUOTA, "Code", "4 of 8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
 from node.design.model import SlurmSettings
-from node.elastic.driver import API_FAILURES, POLICIES, AvailableCapacity, ErrorClass, Failure
+from node.elastic.driver import AvailableCapacity
+from node.elastic.failures import API_FAILURES, POLICIES, ErrorClass, Failure
 from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
 from tests.support.doubles import DEBUG, design
 
@@ -112,6 +114,19 @@ def test_boots_that_keep_failing_one_node_is_tried(pools: Pools) -> None:
     assert count(pools) == 1
     pools.recovered(boots)
     assert pools.limit("debug") is None
+
+
+def test_who_waits_for_a_failure_hears_of_it_once(pools: Pools) -> None:
+    heard = threading.Event()
+
+    def listen() -> None:
+        pools.wait_for_failure(600)
+        heard.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    pools.failed(DEBUG_POOL, failure(), 0.0)
+    assert heard.wait(60)
+    assert not pools._news.is_set()
 
 
 def test_a_node_that_nobody_wants_to_try_does_not_keep_the_pool_closed(pools: Pools) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from node.design.model import Budget, Partition
-from node.elastic.driver import ErrorClass
+from node.elastic.failures import ErrorClass
 from node.elastic.view import is_admin_disabled
 from node.slurm.control import SlurmError
 from tests.support.simulation import World

@@ -13,7 +13,7 @@ from node.design.model import Partition
 from node.elastic.renewal import PAUSE_SECONDS, REASON, Renewal
 from node.slurm import hardware
 from node.slurm.hardware import Hardware, Line, Record
-from node.slurm.version import ResumeJob, ResumeRequest
+from node.slurm.resume_request import ResumeJob, ResumeRequest
 from tests.support.doubles import FakeControl, design, job, node
 
 SMALL = Partition("debug", "local.small", 2, 1000, 0, 4, default=True)

@@ -14,7 +14,8 @@ from node.design.model import Accelerator, Partition
 from node.logs import find
 from node.slurm import topology
 from node.slurm.hostlist import expand
-from node.slurm.version import knows_last_digit, parse_resume, spell
+from node.slurm.resume_request import parse_resume
+from node.slurm.version import knows_last_digit, spell
 from tests.node.slurm_cluster import WAIT_FOR_NODES, SlurmCluster, design, needs_slurm, partition
 
 pytestmark = [pytest.mark.cluster, needs_slurm]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from node.bootstrap.daemons import QUIET_SECONDS, repeat_delay, start_delay
 from node.slurm import version
-from node.slurm.version import ResumeJob, ResumeRequest, parse_resume
+from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 
 
 @pytest.mark.parametrize(

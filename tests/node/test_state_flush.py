@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.elastic.capacity import StateFlush
+from node.elastic.state_flush import StateFlush
 from node.slurm.control import SlurmError
 from node.slurm.states import JobState, NodeState
 from tests.support.doubles import FakeControl, job, node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.elastic.launcher import SURPLUS_SECONDS, Release, SurplusNodes
+from node.elastic.surplus_nodes import SURPLUS_SECONDS, Release, SurplusNodes
 from node.slurm.states import NodeState
 from tests.support.doubles import node
 

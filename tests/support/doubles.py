@@ -19,13 +19,12 @@ from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     Driver,
-    ErrorClass,
-    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
+from node.elastic.failures import ErrorClass, Failure
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
@@ -280,7 +279,7 @@ def running(elastic: Elastic) -> Iterator[None]:
     finally:
         elastic.process = elastic.reconciler.once = elastic.capacity_limiter.once = rest  # type: ignore[assignment]
         elastic._queue.put({})
-        elastic.capacity_limiter.wake()
+        elastic.capacity_limiter._pools._news.set()
         for _ in ("requests", "reconcile", "capacity"):
             assert resting.acquire(timeout=120)
 

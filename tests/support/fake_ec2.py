@@ -29,7 +29,8 @@ from werkzeug.test import run_wsgi_app
 from node.design.model import Settings
 from node.design.sites import AwsSite
 from node.elastic.drivers.boot_reports import BootStatusReader
-from node.elastic.drivers.ec2.driver import Ec2Driver, aws_client
+from node.elastic.drivers.ec2.client import aws_client
+from node.elastic.drivers.ec2.driver import Ec2Driver
 from tests.support import fake_ec2_limits
 from tests.support import fake_ec2_xml as xml
 from tests.support.cloud_faults import Fault, due

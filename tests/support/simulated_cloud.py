@@ -10,13 +10,12 @@ from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
     Driver,
-    ErrorClass,
-    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
+from node.elastic.failures import ErrorClass, Failure
 from node.slurm.topology import Place
 from node.system.rpc import RpcUnavailableError
 

@@ -182,7 +182,7 @@ class World:
         made = settings(self.folder, self.design)
         self.daemon = Elastic(made, mortal(self.slurm, self), mortal(self.cloud, self), self.folder)
         self.daemon.launcher._budget._now = self.clock.time
-        self.daemon.capacity_limiter._wake = mock.Mock(spec=threading.Event, set=self._wake)
+        self.daemon.capacity_limiter._pools._news = mock.Mock(spec=threading.Event, set=self._wake)
         self._requests = [{**request, "late": True} for request in self._spool]
         self._spool = []
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
 from infra.config.rules.context import CLUSTER, Context
-from node.slurm.addressing import PORT_BLOCK
+from node.slurm.port_blocks import BLOCK
 
 # The most ports of slurmds on this machine, in blocks for each partition (operations.local.run_directory).
 MOST_LOCAL_PORTS = 15_700
@@ -45,13 +45,13 @@ def check_local(c: Context) -> None:
             "0: where machines are processes, the login machine is this machine",
             "remove login:, or write local: {isolation: container}",
         )
-    wanted = sum(-(-p.nodes.max // PORT_BLOCK) * PORT_BLOCK for p in cluster.partitions)
+    wanted = sum(-(-p.nodes.max // BLOCK) * BLOCK for p in cluster.partitions)
     if wanted > MOST_LOCAL_PORTS:
         c.add(
             "local.too-many-ports",
             (*CLUSTER, "partitions"),
             wanted,
-            f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {PORT_BLOCK}",
+            f"{MOST_LOCAL_PORTS} ports for nodes on a machine; a partition takes a multiple of {BLOCK}",
             "lower nodes.max",
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.elastic.driver import ErrorClass, Failure, LaunchGroup, LaunchResult
+from node.elastic.driver import LaunchGroup, LaunchResult
+from node.elastic.failures import ErrorClass, Failure
 from node.elastic.pools import combined
 
 MESSAGE_LENGTH = 400

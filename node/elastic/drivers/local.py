@@ -13,14 +13,13 @@ from node.design.sites import LocalSite
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
-    ErrorClass,
-    Failure,
     LaunchGroup,
     LaunchResult,
     Machine,
     MachineState,
 )
 from node.elastic.drivers.boot_reports import BootReports, with_boots
+from node.elastic.failures import ErrorClass, Failure
 from node.slurm.topology import Place
 from node.system import rpc
 

@@ -19,8 +19,8 @@ from infra.config.rules.partitions import RESERVATION_GROUP
 from infra.instance_types.catalog import catalog
 from node.bootstrap.vm.clouds import cloudwatch
 from node.elastic.drivers.ec2 import driver as ec2
-from node.elastic.drivers.ec2 import driver as ec2_notices
 from node.elastic.drivers.ec2 import names as ec2_names
+from node.elastic.drivers.ec2 import notices as ec2_notices
 from tests.support.aws_plans import LONGEST, SUBJECTS, planned
 from tests.support.aws_rules import Plan
 

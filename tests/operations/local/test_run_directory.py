@@ -27,7 +27,7 @@ from infra.program.stack import Stack
 from node.design.folders import Folders
 from node.design.model import SLURMDBD_PORT, Partition, SlurmSettings
 from node.design.sites import LocalSite
-from node.slurm.addressing import PORT_BLOCK
+from node.slurm.port_blocks import BLOCK
 from node.system import ports
 from operations.local import run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
@@ -107,10 +107,10 @@ def test_ports_are_kept_while_a_cluster_grows(run: RunDirectory, monkeypatch: py
     # Other tests' clusters listen there, too.
     monkeypatch.setattr(ports, "free", lambda _port: True)
     base = run.settings(design(nodes(3))).site.slurmctld_port
-    assert run.settings(design(nodes(PORT_BLOCK))).site.slurmctld_port == base
+    assert run.settings(design(nodes(BLOCK))).site.slurmctld_port == base
     assert RunDirectory(run.path).settings(design(nodes(1))).site.slurmctld_port == base
-    assert run.settings(design(nodes(3 * PORT_BLOCK))).site.slurmctld_port == base, "what follows is free"
-    assert f'"count": {3 * PORT_BLOCK + 1}' in (run.path / "ports.json").read_text()
+    assert run.settings(design(nodes(3 * BLOCK))).site.slurmctld_port == base, "what follows is free"
+    assert f'"count": {3 * BLOCK + 1}' in (run.path / "ports.json").read_text()
 
 
 def test_ports_in_use_are_not_taken_again_when_a_cluster_grows(
@@ -153,24 +153,24 @@ def test_new_nodes_do_not_cut_off_those_that_are_up(run: RunDirectory, listener:
     """The ports that follow are another program's, so all ports would have to be others."""
     base = run.settings(design(nodes(3))).site.slurmctld_port
     before = (run.path / "ports.json").read_text()
-    assert run.settings(design(nodes(PORT_BLOCK)), lambda: True).site.slurmctld_port == base
-    busy(listener, base + PORT_BLOCK + 1)
+    assert run.settings(design(nodes(BLOCK)), lambda: True).site.slurmctld_port == base
+    busy(listener, base + BLOCK + 1)
     with sentences.raises(
         "ports.nodes-are-up",
-        2 * PORT_BLOCK,
-        varies=(base + PORT_BLOCK + 1, base + 3 * PORT_BLOCK + 1),
+        2 * BLOCK,
+        varies=(base + BLOCK + 1, base + 3 * BLOCK + 1),
     ) as refused:
-        run.settings(design(nodes(3 * PORT_BLOCK)), lambda: True)
+        run.settings(design(nodes(3 * BLOCK)), lambda: True)
     assert refused.value.exit_code == EXIT_REFUSED
     assert (run.path / "ports.json").read_text() == before, "the next look refuses again"
-    assert run.settings(design(nodes(3 * PORT_BLOCK))).site.slurmctld_port != base, "nobody is cut off"
+    assert run.settings(design(nodes(3 * BLOCK))).site.slurmctld_port != base, "nobody is cut off"
 
 
 def test_ports_that_another_cluster_keeps_for_nodes_that_are_off_are_not_taken(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One cluster of this user, and one of a user whose run directory cannot be read."""
-    wanted = free_range(PORT_BLOCK + 1, int(run.path.name, 16))
+    wanted = free_range(BLOCK + 1, int(run.path.name, 16))
     theirs = tmp_path / "slurm-stacks-4242"
     monkeypatch.setattr(locations, "run_roots", lambda: [tmp_path / "runs", theirs])
     for number, root in enumerate((tmp_path / "runs", theirs)):
@@ -178,7 +178,7 @@ def test_ports_that_another_cluster_keeps_for_nodes_that_are_off_are_not_taken(
         note = json.dumps({"base": wanted + 100 * number, "count": 100})
         (root / ("a.ports" if number else "a/ports.json")).write_text(note)
     base = run.settings(design(nodes(3))).site.slurmctld_port
-    assert base >= wanted + 200 or base + PORT_BLOCK < wanted
+    assert base >= wanted + 200 or base + BLOCK < wanted
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two other users")
@@ -213,7 +213,7 @@ def test_ordinary_users_do_not_take_each_others_ports(monkeypatch: pytest.Monkey
 
     try:
         first, second = choose(4242), choose(4243)
-        assert abs(first - second) > PORT_BLOCK
+        assert abs(first - second) > BLOCK
     finally:
         shutil.rmtree(place)
 
@@ -264,7 +264,7 @@ def test_slurmdbd_has_a_port_beside_the_others_which_it_keeps(
     on = run.settings(with_it)
     assert dataclasses.replace(on.site, slurmdbd_port=SLURMDBD_PORT) == off.site, "no node's port moves"
     port = on.site.slurmdbd_port
-    assert not off.site.slurmctld_port <= port <= off.site.slurmctld_port + PORT_BLOCK
+    assert not off.site.slurmctld_port <= port <= off.site.slurmctld_port + BLOCK
     assert run.settings(with_it) == on
     # This very process is none of the cluster's.
     busy(listener, port)

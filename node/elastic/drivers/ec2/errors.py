@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from node.elastic.driver import ErrorClass, Failure
 from node.elastic.drivers.failures import ErrorTable, one_line
+from node.elastic.failures import ErrorClass, Failure
 from node.system import rpc
 
 _CODES = {

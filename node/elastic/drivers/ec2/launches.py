@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.design.model import ClusterDesign
-from node.elastic.driver import API_FAILURES, Failure, LaunchGroup, LaunchResult
+from node.elastic.driver import LaunchGroup, LaunchResult
 from node.elastic.drivers.ec2 import names as ec2_names
 from node.elastic.drivers.ec2.errors import classify, code_of, failure_of, not_found, protected, words
 from node.elastic.drivers.failures import NEXT_ZONE_HELPS, config_failure, of_zones
+from node.elastic.failures import API_FAILURES, Failure
 from node.elastic.view import log
 from node.slurm.hostlist import fold
 from node.system.plurals import count

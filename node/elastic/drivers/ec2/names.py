@@ -18,6 +18,8 @@ ROLE = "slurm-stacks:role"
 PARTITION = "slurm-stacks:partition"
 NODES = "slurm-stacks:nodes"
 COMPUTE = "compute"
+TEMPLATE, TEMPLATE_VERSION = "aws:ec2launchtemplate:id", "aws:ec2launchtemplate:version"
+"""Tags that EC2 itself sets on what is launched from a template."""
 """The role of the machines that the driver launches."""
 TAG_LENGTH = 256
 """The largest length of a tag's value."""

@@ -14,19 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from node.elastic.driver import API_FAILURES
-from node.elastic.drivers.gce.client import (
-    NOT_FOUND,
-    NOT_READY,
-    Clients,
-    code_of,
-    failure_of,
-    once,
-    operation_failure,
-    refusals,
-)
+from node.elastic.drivers.gce.client import Clients, once, refusals
+from node.elastic.drivers.gce.errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
+from node.elastic.failures import API_FAILURES
 from node.elastic.view import log
 from node.system.waiting import retry
 

@@ -10,166 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from node.design.model import ClusterDesign
-from node.elastic.driver import (
-    API_FAILURES,
-    ErrorClass,
-    Failure,
-    LaunchGroup,
-    LaunchResult,
-    Machine,
-    MachineState,
-)
+from node.elastic.driver import LaunchGroup, LaunchResult
 from node.elastic.drivers.failures import NEXT_ZONE_HELPS, config_failure, of_zones
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import Clients, failure_of, once, refusals
+from node.elastic.drivers.gce.client import Clients, once, refusals
+from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations, Outcome
+from node.elastic.drivers.gce.unfinished import UnfinishedLaunches
+from node.elastic.failures import API_FAILURES, ErrorClass, Failure
 from node.elastic.view import log
 from node.slurm.hostlist import fold
 from node.system import plurals
-
-# Launches that were still unfinished when the driver stopped watching them, and their results.
-#
-# Compute Engine reports a launch in its operations; where a zone is busy this takes minutes. Each listing
-# looks for launches that failed after the watch was over, and the next launch of the same nodes returns these
-# failures.
-
-ASK_SECONDS = 5.0
-"""The shortest pause between two checks."""
-KEEP_SECONDS = 1800.0
-"""No launch takes longer than this."""
-TELL_SECONDS = 300.0
-"""For how long a failure is remembered: if a job waits for the nodes, the reconciler launches them sooner."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierLaunches:
-    """What is known of nodes from earlier launches.
-
-    Attributes:
-        launched: Node -> machine id.
-        failures: Failures that nobody was told of yet.
-        waiting: Nodes whose launch is still unfinished.
-    """
-
-    launched: dict[str, str] = field(default_factory=dict)
-    failures: tuple[Failure, ...] = ()
-    waiting: frozenset[str] = frozenset()
-
-
-class UnfinishedLaunches:
-    """The unfinished launches. Launch threads add them, and listings check them.
-
-    Args:
-        operations: The project's operations.
-        clock: Returns seconds on a clock that never jumps.
-    """
-
-    def __init__(
-        self,
-        operations: Operations,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._operations = operations
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._unfinished: dict[str, tuple[float, BulkInsert, dict[str, str]]] = {}
-        self._failed: dict[str, tuple[float, Failure, str | None]] = {}
-        self._asked: float | None = None
-
-    def add(self, bulk: BulkInsert) -> dict[str, str]:
-        """Remember an unfinished launch.
-
-        Returns:
-            Node -> machine id of the instances that it has made so far.
-        """
-        try:
-            inserted = self._operations.inserted(bulk)
-        except refusals() as error:
-            log(f"{fold(bulk.nodes.values())}: {failure_of(error).sentence()}")
-            inserted = {}
-        with self._lock:
-            self._unfinished[bulk.operation] = (self._clock(), bulk, inserted)
-        return inserted
-
-    def look(self) -> None:
-        """Check the unfinished launches. Never raises: a listing must not depend on this."""
-        now = self._clock()
-        with self._lock:
-            if not self._unfinished or (self._asked is not None and now - self._asked < ASK_SECONDS):
-                return
-            self._asked = now
-            left = dict(self._unfinished)
-        for at, bulk, identities in left.values():
-            try:
-                outcome = self._operations.look(bulk)
-            except refusals() as error:
-                log(f"{fold(bulk.nodes.values())}: {failure_of(error).sentence()}")
-                outcome = None
-            with self._lock:
-                if bulk.operation not in self._unfinished:
-                    # Another thread's check overlapped with this one and has recorded the result.
-                    continue
-                if outcome is not None or now - at > KEEP_SECONDS:
-                    del self._unfinished[bulk.operation]
-                for failure in outcome.failures if outcome is not None else ():
-                    for node in failure.nodes:
-                        self._failed[node] = (now, failure, identities.get(node))
-
-    def take(self, nodes: Sequence[str]) -> EarlierLaunches:
-        """Return what is known of these nodes. Each failure is returned once."""
-        self.look()
-        with self._lock:
-            self._forget()
-            failed = {n: self._failed.pop(n)[1] for n in nodes if n in self._failed}
-            waiting = {n for _, bulk, _ in self._unfinished.values() for n in bulk.nodes.values()} & set(
-                nodes
-            )
-            identities = {
-                n: i for _, _, known in self._unfinished.values() for n, i in known.items() if n in waiting
-            }
-        nodes_by_cause: dict[tuple[str, str], list[str]] = {}
-        for node, failure in failed.items():
-            nodes_by_cause.setdefault((failure.code, failure.message), []).append(node)
-        failures = tuple(
-            Failure(tuple(members), failed[members[0]].kind, code, message)
-            for (code, message), members in nodes_by_cause.items()
-        )
-        return EarlierLaunches(identities, failures, frozenset(waiting))
-
-    def ended(self, listed: Sequence[Machine]) -> list[Machine]:
-        """Return machines of failed launches that no listing shows, as machines that have ended.
-
-        Args:
-            listed: The machines of a listing.
-        """
-        shown = {machine.id for machine in listed}
-        with self._lock:
-            self._forget()
-            return [
-                Machine(
-                    identity,
-                    node,
-                    MachineState.TERMINATED,
-                    0.0,
-                    failure.message,
-                    Identity.parse(identity).zone,
-                )
-                for node, (_, failure, identity) in self._failed.items()
-                if identity is not None and identity not in shown
-            ]
-
-    def _forget(self) -> None:
-        now = self._clock()
-        self._failed = {n: failure for n, failure in self._failed.items() if now - failure[0] < TELL_SECONDS}
-
 
 CALL_NODES = 1000
 """The largest number of instances of one call. Compute Engine accepts 5,000; smaller calls finish sooner."""
@@ -240,32 +98,32 @@ class GceLaunches:
                 group, "NoZone", f"partition {group.partition} has no zone {group.zone}; it has: {names}"
             )
         earlier = self.unfinished.take(group.nodes)
-        failures = list(earlier.failures)
-        launched = dict(earlier.launched)
-        reported = {node for failure in failures for node in failure.nodes}
-        left = tuple(
-            n for n in group.nodes if n not in launched and n not in reported and n not in earlier.waiting
-        )
-        if group.all_or_nothing and reported:
+        failed = {node for failure in earlier.failures for node in failure.nodes}
+        known_of = {*earlier.launched, *failed, *earlier.waiting}
+        nodes = tuple(node for node in group.nodes if node not in known_of)
+        if group.all_or_nothing and failed:
             # One node is lost, so the others would wait in vain.
-            return LaunchResult(launched, (_for_nodes(failures[0], (*sorted(reported), *left)),))
+            failure = _for_nodes(earlier.failures[0], (*sorted(failed), *nodes))
+            return LaunchResult(dict(earlier.launched), (failure,))
+        now = self._in_zones(group, nodes, zones)
+        return LaunchResult(earlier.launched | now.launched, earlier.failures + now.failures)
+
+    def _in_zones(self, group: LaunchGroup, nodes: tuple[str, ...], zones: Sequence[str]) -> LaunchResult:
+        """Launch in one zone after the other what the zones before have not given."""
+        attempt = self._whole if group.all_or_nothing else self._some
+        launched: dict[str, str] = {}
         zone_failures: list[tuple[str | None, list[Failure]]] = []
-        for zone in zones if left else []:
-            attempt = self._whole if group.all_or_nothing else self._some
-            identities, refused = attempt(group, left, zone)
-            launched |= identities
-            left = tuple(node for node in left if node not in identities)
-            if not refused:
-                left = ()
+        for zone in zones:
+            if not nodes:
                 break
+            identities, refused = attempt(group, nodes, zone)
+            launched |= identities
+            lost = {node for failure in refused for node in failure.nodes} - identities.keys()
+            nodes = tuple(node for node in nodes if node in lost)
             zone_failures.append((zone, refused))
-            lost = {node for failure in refused for node in failure.nodes}
-            left = tuple(node for node in left if node in lost)
             if any(failure.kind not in NEXT_ZONE_HELPS for failure in refused):
                 break
-        if left and zone_failures:
-            failures += _combined(zone_failures, left)
-        return LaunchResult(launched, tuple(failures))
+        return LaunchResult(launched, tuple(_combined(zone_failures, nodes)) if nodes else ())
 
     def _whole(
         self, group: LaunchGroup, nodes: tuple[str, ...], zone: str

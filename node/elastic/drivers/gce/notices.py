@@ -15,7 +15,8 @@ from typing import Any
 
 from node.elastic.driver import Machine, MachineState
 from node.elastic.drivers.failures import one_line
-from node.elastic.drivers.gce.client import Clients, failure_of, refusals
+from node.elastic.drivers.gce.client import Clients, refusals
+from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import listed, moment
 from node.elastic.view import log

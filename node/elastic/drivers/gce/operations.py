@@ -15,19 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from node.elastic.driver import API_FAILURES, ErrorClass, Failure
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import (
-    EXISTS,
-    READ_SECONDS,
-    Clients,
-    classify,
-    failure_of,
-    once,
-    operation_failure,
-    refusals,
-)
+from node.elastic.drivers.gce.client import READ_SECONDS, Clients, once, refusals
+from node.elastic.drivers.gce.errors import EXISTS, classify, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
+from node.elastic.failures import API_FAILURES, ErrorClass, Failure
 from node.system import plurals
 
 PAGE = 500

@@ -1,0 +1,206 @@
+"""Pending jobs: who is told why, and who may start at once. Pure functions.
+
+A requeued job may not start for half a minute, so that no machine still honours its old credential. Once
+all its old machines are gone it need not wait that long, unless slurmctld may still be trying to start its
+last run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from node.elastic.capacity_drains import kind_of
+from node.elastic.failures import COUNTED, ErrorClass, Failure
+from node.elastic.rules import TAKEN
+from node.slurm.states import JobState
+
+LONGEST_PAUSE = 40.0
+"""Seconds from a requeue to Slurm's own next try (`cred_expire`), with a margin.
+
+A later begin time was set by a person.
+"""
+LAUNCH_SECONDS = 30.0
+"""How long slurmctld tries to deliver a batch script to a machine that does not take it.
+
+It is the sum of 12 s to connect, MessageTimeout for the answer, and a margin. When slurmctld gives up it
+requeues the job, even if the job has another run by then (`job_complete` in its agent): that run would end,
+and if it waits for its nodes its GPUs would count as used forever.
+"""
+FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN")
+"""Slurm's reasons for jobs that would start if there were more nodes."""
+PAUSED = "BeginTime"
+"""Slurm's reason for a job that has a begin time, such as a requeued one."""
+UNSTARTED = "launch failed requeued held"
+"""A node refused to start the job, and Slurm holds it until a person releases it.
+
+Usually nothing is wrong with the job: slurmctld was killed just after it had started the job, started it once
+more, and the node runs it already.
+"""
+MOST_RELEASES = 3
+"""How often one job is released automatically; after that a person must look."""
+UNKNOWN = ("None", "Cleaning", PAUSED)
+"""The scheduler has not looked at the job since it was submitted, changed or requeued."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCapacity:
+    """What a partition has for jobs now.
+
+    Attributes:
+        free: Nodes that a job may have at once: idle ones, and those that are off without a capacity drain.
+        failure: Why there are no more; `None` means that nothing limits them.
+        settled: Whether no machine is left of nodes that were powered down.
+    """
+
+    free: int
+    failure: Failure | None = None
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The last run of a job that was seen.
+
+    Attributes:
+        number: How often the job had been requeued before this run.
+        began: Seconds since the epoch.
+        launched: Whether its batch script was sent to its node.
+    """
+
+    number: int
+    began: float
+    launched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A change of a pending job in Slurm.
+
+    Attributes:
+        job: The job's `spelling`.
+        comment: The new comment; "" removes it, `None` leaves it.
+        start_now: Whether the job's begin time is removed.
+        news: Whether the job has a comment of the same cause, in which only numbers have changed.
+    """
+
+    job: int | str
+    comment: str | None = None
+    start_now: bool = False
+    news: bool = False
+
+
+def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
+    """Return what is known of the last runs of jobs, by job id.
+
+    Args:
+        jobs: All jobs.
+        before: The last answer.
+    """
+    found = {}
+    for job in jobs:
+        if job.has_work and job.start_time is not None:
+            found[job.id] = Run(job.restarts, job.start_time, job.is_running)
+        elif job.id in before:
+            found[job.id] = before[job.id]
+    return found
+
+
+def job_changes(
+    jobs: Iterable[JobState], capacities: Mapping[str, PartitionCapacity], seen: Mapping[int, Run], now: float
+) -> list[JobChange]:
+    """Return what to change about jobs in Slurm; nothing that has been changed already.
+
+    Args:
+        jobs: All jobs.
+        capacities: Partition -> what it has for jobs.
+        seen: The answer of `runs`.
+        now: Seconds since the epoch.
+    """
+    result = []
+    for job in jobs:
+        if job.is_pending:
+            comment, start = _comment(job, capacities), _may_start(job, capacities, seen.get(job.id), now)
+        else:
+            over = job.is_running and kind_of(job.admin_comment) is not None
+            comment, start = ("" if over else None), False
+        if comment is not None or start:
+            news = bool(comment) and not start and kind_of(job.admin_comment) is kind_of(comment)
+            result.append(JobChange(job.spelling, comment, start, news))
+    return result
+
+
+def unstarted(jobs: Iterable[JobState], released: Mapping[int, int]) -> list[JobState]:
+    """Return the jobs that Slurm holds because a node refused to start them, and that may be tried again.
+
+    Args:
+        jobs: All jobs.
+        released: Job id -> how often it was released automatically.
+    """
+    return [
+        job
+        for job in jobs
+        if job.is_pending and job.reason == UNSTARTED and released.get(job.id, 0) < MOST_RELEASES
+    ]
+
+
+def job_fits(job: JobState, capacities: Mapping[str, PartitionCapacity], now: float) -> bool:
+    """Return whether a pending job will get nodes from the present capacity."""
+    if not job.is_pending or not (job.reason in ("None", *FOR_NODES) or _is_paused(job, now)):
+        return False
+    return any(capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities))
+
+
+def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str | None:
+    comment_kind = kind_of(job.admin_comment)
+    partitions = _capacities(job, capacities)
+    if not partitions or job.reason in UNKNOWN:
+        return None
+    if job.reason in FOR_NODES:
+        limited = [
+            partition.failure
+            for partition in partitions
+            if partition.failure is not None and partition.free < job.wanted_nodes
+        ]
+        if len(limited) == len(partitions):
+            sentence = " ".join(limited[0].sentence().split())
+            is_told = comment_kind is limited[0].kind and (
+                comment_kind not in COUNTED or job.admin_comment == sentence
+            )
+            return None if is_told else sentence
+        if any(partition.failure is not None for partition in partitions):
+            return None
+    # The job waits for something else now.
+    return "" if comment_kind not in (None, ErrorClass.PREEMPTED) else None
+
+
+def _may_start(
+    job: JobState, capacities: Mapping[str, PartitionCapacity], run: Run | None, now: float
+) -> bool:
+    if kind_of(job.admin_comment) is None or not job.restarts or not _is_paused(job, now):
+        return False
+    if _is_being_launched(job, run, now):
+        return False
+    return any(
+        capacity.settled and capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities)
+    )
+
+
+def _is_being_launched(job: JobState, run: Run | None, now: float) -> bool:
+    """Return whether slurmctld may still be trying to start the run that this job has lost."""
+    comment = job.admin_comment or ""
+    if comment.startswith(TAKEN):  # the machine was alive, so it took or refused the script
+        return False
+    lost = kind_of(comment) is ErrorClass.PREEMPTED
+    if run is None or run.number + 1 != job.restarts or not run.launched:
+        return lost
+    return now - run.began < LAUNCH_SECONDS
+
+
+def _is_paused(job: JobState, now: float) -> bool:
+    return job.reason == PAUSED and 0 < (job.eligible_time or 0.0) - now <= LONGEST_PAUSE
+
+
+def _capacities(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> list[PartitionCapacity]:
+    # A job may name several partitions.
+    return [capacities[name] for name in job.partition.split(",") if name in capacities]
