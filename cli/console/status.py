@@ -26,6 +26,9 @@ from node.system import plurals
 MOST_JOBS = 50
 MOST_REMARKS = 3
 """More are not shown: they are mostly of the same script."""
+FAILING_TIMES = 2
+OF_THE_CLOUD = ("reconcile", "topology")
+"""The steps that ask the cloud, of whose silence the status has a line of its own."""
 BUDGET_UNITS = {"usd": "USD", "hours": "node-hours"}
 
 
@@ -62,6 +65,7 @@ def show_status(
             else ""
         )
         put(f"\nThe cloud does not answer: {cell(error)}. The states of machines are old.{cure}")
+    _show_failing(status, hint("logs controller", stack, outputs=outputs))
     expander = Expander(MOST_FOREIGN)
     reserved = [_reservation(reservation, expander) for reservation in status.get("reservations", ())]
     waiting = any(_phase(job) is Phase.WAITING for job in status["jobs"])
@@ -71,6 +75,19 @@ def show_status(
     _show_remarks(status.get("remarks", ()))
     _show_spent(status)
     _show_backup(status.get("backup"))
+
+
+def _show_failing(status: Mapping[str, Any], logs: str) -> None:
+    """Warn of the daemon's steps that fail again and again. The next try may work after a single failure."""
+    for step in status.get("steps", ()):
+        error = step["error"]
+        is_told = status.get("cloud") and step["name"] in OF_THE_CLOUD
+        if error is None or error["times"] < FAILING_TIMES or is_told:
+            continue
+        since = time.strftime("%F %T UTC", time.gmtime(error["since"]))
+        what = f"the elastic daemon's step {step['name']}, which {step['does']}, has failed since {since}"
+        line = f"{what}: {error['message']}; its log: `{logs}`"
+        put(f"[yellow]warning:[/yellow] {cell(line)}")
 
 
 def _show_closed(closed: Mapping[str, Any], stack: str) -> None:

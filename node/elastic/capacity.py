@@ -30,6 +30,7 @@ from node.elastic.pending_jobs import (
 )
 from node.elastic.pools import OF_MACHINES, Pool, Pools
 from node.elastic.state_flush import StateFlush
+from node.elastic.steps import Step
 from node.elastic.view import REASON_PREFIX, has_capacity_drain, log
 from node.slurm.control import Slurm, SlurmDown, SlurmError
 from node.slurm.hostlist import fold
@@ -56,6 +57,9 @@ class CapacityLimiter:
 
     Args:
         changed: When `up` last changed the settings or the code, in seconds since the epoch.
+
+    Attributes:
+        step: One pass, with its last error.
     """
 
     def __init__(
@@ -87,17 +91,13 @@ class CapacityLimiter:
         self._released: Counter[int] = Counter()
         self._runs: dict[int, Run] = {}
         self._state_flush = StateFlush(control)
+        self.step = Step("capacity", "limits Slurm to the nodes that can be had", self.once)
 
     def run(self) -> None:
         """Run forever: often while a pool has failed, otherwise as often as the reconciler."""
         while True:
             begun = time.monotonic()
-            try:
-                self.once()
-            except SlurmError as error:
-                log(f"capacity: {error}")
-            except Exception:  # the next pass reads everything again
-                traceback.print_exc()
+            self.step.run()
             took = time.monotonic() - begun
             quiet = self._adopted and not self._pools.failures()
             # The drains of a pool that fails do not wait for the next pass.

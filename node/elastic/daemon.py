@@ -20,7 +20,7 @@ from typing import Any
 from node.design.folders import Folders
 from node.design.model import ClusterDesign, Settings
 from node.design.published import read_settings
-from node.elastic import drivers
+from node.elastic import drivers, history
 from node.elastic.budget import Budget
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
@@ -28,6 +28,7 @@ from node.elastic.client import WAIT_ROUND_SECONDS
 from node.elastic.disks import Disks
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
+from node.elastic.history import NodeHistory
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer
@@ -40,10 +41,11 @@ from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.runtime import RuntimeChanges
 from node.elastic.shared import Shared
 from node.elastic.status import cost, status
+from node.elastic.steps import Step
 from node.elastic.topology import Topology
 from node.elastic.view import log
 from node.slurm import closing
-from node.slurm.control import Control, Slurm, SlurmError
+from node.slurm.control import Control, Slurm
 from node.slurm.hostlist import expand, fold
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 from node.system import foreign, plurals, rpc
@@ -99,6 +101,24 @@ class Elastic:
         )
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
+        )
+        nodes = [node for partition in settings.design.partitions for node in partition.nodes()]
+        self._history = NodeHistory(lib / history.FILE, nodes)
+        # The first one reads all of Slurm and of the cloud; some of the others use what it has read.
+        self._steps = (
+            Step("reconcile", "makes nodes and machines agree", self.reconciler.once),
+            Step("history", "records the changes of nodes", self._record_history),
+            Step(
+                "delayed-launches",
+                "launches what waits for a machine's end",
+                self.launcher.launch_delayed,
+            ),
+            Step("runtime-changes", "records what people change in Slurm", self.changes.once),
+            Step("renewal", "gives nodes their new lines in slurm.conf", self.renewal.once),
+            Step("budget", "ends what the budget does not allow", self._budget_enforcer.enforce),
+            Step("reconfiguration", "has Slurm read its configuration", self._reconfiguration.once),
+            Step("requeue-cleanup", "has Slurm clean up after requeued jobs", self._requeue_cleanup.once),
+            Step("topology", "tells Slurm where machines are", self._topology.once),
         )
         self._shared_status = Shared(self.status)
         self._disks = Disks(Folders(settings))
@@ -204,29 +224,22 @@ class Elastic:
             self.look()
 
     def look(self) -> None:
-        """Run the periodic tasks. The budget is also enforced while the cloud does not answer."""
-        for part in (
-            self.reconciler.once,
-            self.launcher.launch_delayed,
-            self.changes.once,
-            self.renewal.once,
-            self._budget_enforcer.enforce,
-            self._reconfiguration.once,
-            self._requeue_cleanup.once,
-            self._topology.once,
-        ):
-            try:
-                part()
-            except (SlurmError, rpc.RpcUnavailableError, rpc.RpcError) as error:
-                log(f"reconcile: {error}")
-            except Exception:  # the next pass reads everything again
-                traceback.print_exc()
+        """Run the steps, one after the other. The budget is also enforced while the cloud does not answer."""
+        for step in self._steps:
+            step.run()
+
+    def _record_history(self) -> None:
+        reconciler = self.reconciler
+        self._history.see(reconciler.nodes, reconciler.machine_phases(), reconciler.read_at)
 
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
-        found = status(self._design, self._control, self._driver, self._ledger, self.reconciler.seen)
+        found = status(
+            self._design, self._control, self._driver, self._ledger, self.reconciler.seen, self._history.of
+        )
+        steps = [step.status() for step in (*self._steps, self.capacity_limiter.step)]
         closed = closing.described(closing.read(self._state), self._design.stack)
-        return {**found, **self._disks.status(), "closed": closed}
+        return {**found, **self._disks.status(), "closed": closed, "steps": steps}
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

@@ -14,7 +14,7 @@ from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
-from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, REBOOT, NodePhase, Verb
+from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, REBOOT, MachinePhase, NodePhase, Verb
 from node.elastic.view import (
     REASON_PREFIX,
     has_admin_reason,
@@ -67,6 +67,7 @@ class Reconciler:
 
     Attributes:
         nodes: Slurm's nodes, as the last pass has read them; none if Slurm did not answer.
+        read_at: When the last pass began to read them, in seconds since the epoch.
         seen: The machines, as the last pass that could list them has seen them.
     """
 
@@ -88,6 +89,7 @@ class Reconciler:
         self._ledger = ledger
         self._memory = Memory()
         self.nodes: dict[str, NodeState] = {}
+        self.read_at = 0.0
         self.seen: list[Machine] = []
         # What counts accelerators in use takes its answer from the same reading.
         has_accelerators = any(partition.accelerator for partition in design.partitions)
@@ -108,7 +110,7 @@ class Reconciler:
             RpcError, RpcUnavailableError: The cloud refuses, or does not answer.
         """
         busy, before = self._launcher.busy(), self._ledger.newest()
-        self.nodes = {}
+        self.nodes, self.read_at = {}, time.time()
         nodes = self.nodes = self._read_nodes()
         machines = self.seen = self._driver.list()
         busy |= self._launcher.busy()
@@ -129,6 +131,10 @@ class Reconciler:
         self._requeue.watch(views)
         self.apply(actions, nodes)
         return actions
+
+    def machine_phases(self) -> dict[str, MachinePhase]:
+        """Return node -> what the cloud says of its machine, as the last pass that could list them knows."""
+        return {name: remembered.pair[1] for name, remembered in self._memory.nodes.items()}
 
     def apply(self, actions: list[Action], before: dict[str, NodeState]) -> None:
         """Carry out the actions. A step that fails does not keep the others from being done.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from node.design.model import ClusterDesign
 from node.elastic.budget import summary
 from node.elastic.driver import Driver, Machine, MachineState
+from node.elastic.history import Change
 from node.elastic.ledger import Ledger
 from node.elastic.view import state_text
 from node.slurm import reservations
@@ -25,7 +26,12 @@ ANSWER_SECONDS = 5.0
 
 
 def status(
-    design: ClusterDesign, control: Slurm, driver: Driver, ledger: Ledger, seen: Sequence[Machine] = ()
+    design: ClusterDesign,
+    control: Slurm,
+    driver: Driver,
+    ledger: Ledger,
+    seen: Sequence[Machine] = (),
+    changes: Callable[[str], Iterable[Change]] = lambda _: (),
 ) -> dict[str, Any]:
     """Return partitions, nodes, reservations, machines, jobs that have not ended, the cost and the budget.
 
@@ -36,6 +42,7 @@ def status(
         ledger: What was spent.
         seen: The last listing of machines. It is used if the cloud does not answer, which is just when people
             ask.
+        changes: Returns a node's last changes, the oldest first.
     """
     nodes = control.nodes()
     # A node that Slurm no longer lists is missed by name.
@@ -74,6 +81,7 @@ def status(
                 "machine_state": by_node[name].state.value if name in by_node else None,
                 "reason": state.reason,
                 "next_state": state.next_state,
+                "changes": [change.fields() for change in changes(name)],
             }
             for name, state in nodes.items()
         ],

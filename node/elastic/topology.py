@@ -9,6 +9,7 @@ from pathlib import Path
 from node.design.model import ClusterDesign
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.reconfiguration import Reconfiguration
+from node.elastic.steps import NOT_TRIED, NotTried
 from node.elastic.view import log
 from node.slurm import topology
 from node.slurm.control import Slurm
@@ -60,25 +61,27 @@ class Topology:
         )
         self._next = clock()
 
-    def once(self) -> bool:
+    def once(self) -> bool | NotTried:
         """Write the file and have Slurm read it, if the places of settled machines have changed.
 
         Returns:
-            Whether Slurm has read a new file.
+            Whether Slurm has read a new file; `NOT_TRIED` if the cloud was not asked.
 
         Raises:
             SlurmError: slurmctld does not answer or refuses. A later call tries again.
             Exception: The cloud refuses or does not answer. A later call asks again.
         """
-        if not self._nodes or self._clock() < self._next:
+        if not self._nodes:
             return False
+        if self._clock() < self._next:
+            return NOT_TRIED
         nodes = self._control.nodes()
         running = self._running([nodes[name] for name in sorted(self._nodes & nodes.keys())])
         if running is None:
-            return False
+            return NOT_TRIED
         known = topology.read(self._lib)
         if (not running and not known) or not self._reconfiguration.possible():
-            return False
+            return NOT_TRIED
         self._next = self._clock() + PAUSE_SECONDS
         described = self._driver.places(running) if running else {}
         places = {node: place for node, place in described.items() if node in self._nodes and place}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,8 +23,19 @@ from node.design.folders import Folders
 from node.design.health import SCRIPTS
 from node.design.model import Settings
 from node.design.sites import LocalSite
+from node.elastic import history
 from node.logs.sources import BootReport, Explained, LogFile, Note, Source, is_earlier, started_wrongly
-from node.logs.text import UnreadableError, Wanted, about_jobs, about_node, of_others, on_node, open_log, tail
+from node.logs.text import (
+    UnreadableError,
+    Wanted,
+    about_jobs,
+    about_node,
+    of_others,
+    on_node,
+    open_log,
+    printable,
+    tail,
+)
 from node.slurm.control import Control, SlurmError
 from node.slurm.hostlist import expand, fold, fold_numbers
 from node.slurm.phases import (
@@ -309,6 +321,16 @@ class UnknownNameError(Exception):
     """No log has this name. The text lists the names that exist."""
 
 
+def change_lines(changes: Iterable[history.Change]) -> Iterator[str]:
+    """Yield a line for each change of a node: when, Slurm's words, the machine, and a new reason."""
+    reason = None
+    for change in changes:
+        new = "" if change.reason in (None, reason) else change.reason
+        moment = time.strftime("%FT%TZ", time.gmtime(change.at))
+        yield printable(f"{moment}  {change.state.lower()}, machine {change.machine}  {new}".rstrip())
+        reason = change.reason
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The logs of a cluster that can be read on this machine."""
@@ -439,7 +461,7 @@ class Cluster:
 
     def of_node(self, node: str) -> list[Source]:
         about = about_node(node)
-        files: list[Source] = [self._node_state(node)]
+        files: list[Source] = [self._node_state(node), *self._history(node)]
         if self.folders.process:
             files.append(BootReport(self.report(node), NODE_BEFORE, self._asked_for(node)))
             files.append(LogFile("boot", self.log / f"boot-{node}.log", None))
@@ -489,6 +511,12 @@ class Cluster:
             )
         words = "+".join([state.base, *sorted(state.flags)]).lower()
         return Note(f"Slurm on {node}", [words, *([f"reason: {state.reason}"] if state.reason else [])])
+
+    def _history(self, node: str) -> Iterable[Source]:
+        """Yield the node's last changes of state, if it has ever been up and they can be read."""
+        with suppress(OSError, foreign.UnusableError):
+            if changes := history.read(Path(str(self.folders.elastic / history.FILE)), node):
+                yield Note(f"{node}'s last changes of state", list(change_lines(changes)))
 
     def of_job(self, name: str) -> list[Source]:
         match = _JOB.fullmatch(name)

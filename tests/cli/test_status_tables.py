@@ -284,6 +284,33 @@ def test_what_a_command_has_closed_is_opened_by_that_command_or_by_up(
     assert "state=up" not in output, "one command"
 
 
+@pytest.mark.parametrize(
+    ("step", "times", "cloud", "told"),
+    [
+        ("topology", 1, None, False),
+        ("topology", 2, None, True),
+        ("topology", 2, "too many calls", False),
+        ("reconcile", 9, "too many calls", False),
+        ("budget", 9, "too many calls", True),
+        ("reconcile", 2, None, True),
+    ],
+)
+def test_a_step_that_fails_again_and_again_is_told_unless_the_cloud_is(
+    capsys: pytest.CaptureFixture[str], step: str, times: int, cloud: str | None, told: bool
+) -> None:
+    error = {"message": "may not [b]list", "at": 1764317687.0, "since": 1764317627.0, "times": times}
+    steps = [
+        {"name": "works", "does": "works", "error": None},
+        {"name": step, "does": "acts", "error": error},
+    ]
+    show_status(cluster_status(steps=steps, cloud=cloud), "test")
+    line = (
+        f"warning: the elastic daemon's step {step}, which acts, has failed since 2025-11-28 08:13:47 UTC: "
+        "may not [b]list; its log: `./cluster logs controller --stack test`"
+    )
+    assert (line in " ".join(capsys.readouterr().out.split())) is told
+
+
 def cluster_status(
     *nodes: tuple[str, str, str | None], partition: str = "UP", **changes: Any
 ) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -139,7 +140,8 @@ def _states(cluster: Checkout) -> list[str]:
 def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Path) -> None:
     job = Job(cluster, tmp_path, "told")
     node = job.until_started()[1]
-    # Both vanish soon, with the node and with the job's next start. slurmctld's log keeps them.
+    # Both vanish soon, with the node and with the job's next start. slurmctld's log and the node's history
+    # keep them.
     log = cluster.run_directory / "log" / "slurmctld.log"
     before = len(log.read_text())
     fault(cluster, "preempt", node, notice=60)
@@ -150,6 +152,20 @@ def test_the_cause_is_on_the_job_and_on_the_node(cluster: Checkout, tmp_path: Pa
     for words in (of_job, of_node):
         until(lambda wanted=words: re.search(wanted, log.read_text()[before:]), 120, words)  # type: ignore[misc]
     job.until_started(2, AGAIN_SECONDS)
+
+    def told() -> list[dict[str, Any]]:
+        with contextlib.suppress(AssertionError):  # the daemon may be away
+            return [c for c in nodes(cluster)[node]["changes"] if re.search(taken, c["reason"] or "")]
+        return []
+
+    until(told, 120, "the history of the node")
+    assert told()[0]["machine"] == "noticed"
+    assert re.search(rf"machine noticed +slurm-stacks {taken}", cluster.cluster("logs", node).stdout)
+    assert all(step["error"] is None for step in cluster.status()["steps"])
+    (daemon,) = pids(cluster, "elastic.daemon")
+    os.kill(daemon, signal.SIGKILL)
+    until(lambda: pids(cluster, "elastic.daemon") not in ([], [daemon]), 120, "the next daemon")
+    until(told, 120, "what it has read of the history")
 
 
 def test_a_job_goes_on_while_slurmctld_is_killed_and_comes_back(cluster: Checkout, tmp_path: Path) -> None:

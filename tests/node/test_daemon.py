@@ -419,6 +419,7 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
     cost = status.pop("cost")
     assert status.pop("cloud") is None, "it answers"
     assert status.pop("closed") is None, "no command has closed partitions"
+    assert {step["error"] for step in status.pop("steps")} == {None}
     # Slurm does not list the other nodes of the partition.
     status["nodes"] = [found for found in status["nodes"] if found["state"] != "MISSING"]
     assert status == {
@@ -427,11 +428,11 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
         ],
         "nodes": [
             {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD", "usable": True,
-             "machine_state": "running", "reason": None, "next_state": None},
+             "machine_state": "running", "reason": None, "next_state": None, "changes": []},
             {"name": "debug-1", "partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN", "usable": True,
-             "machine_state": None, "reason": "slurm-stacks quota: …", "next_state": None},
+             "machine_state": None, "reason": "slurm-stacks quota: …", "next_state": None, "changes": []},
             {"name": "debug-2", "partition": "debug", "state": "ALLOCATED+POWERING_UP", "usable": True,
-             "machine_state": "pending", "reason": None, "next_state": None},
+             "machine_state": "pending", "reason": None, "next_state": None, "changes": []},
         ],
         "reservations": [],
         "disks": [],

@@ -139,6 +139,32 @@ def test_a_nodes_logs(cluster: Cluster, slurm: Slurm) -> None:
     ]  # fmt: skip
 
 
+def test_a_nodes_last_changes_say_why_it_went(cluster: Cluster, slurm: Slurm, tmp_path: Path) -> None:
+    why = "slurm-stacks preempted: the machine is gone\x1b[2J"
+    changes = [
+        {"at": 1764342130, "state": "IDLE+CLOUD", "machine": "running", "reason": None},
+        {"at": 1764342190, "state": "IDLE+CLOUD+POWERING_DOWN", "machine": "gone", "reason": why},
+        {"at": 1764342195, "state": "IDLE+CLOUD+POWERED_DOWN", "machine": "none", "reason": why},
+    ]
+    title = "debug-1's last changes of state"
+    assert title not in shown(cluster.sources("debug-1")), "there is no record yet"
+    file = Path(str(cluster.folders.elastic)) / "history.jsonl"
+    file.parent.mkdir()
+    file.write_text(
+        "".join(json.dumps({"node": "debug-1", **change}) + "\n" for change in changes) + '{"node"'
+    )
+    assert shown(cluster.sources("debug-1"))[title] == [
+        "2025-11-28T15:02:10Z  idle+cloud, machine running",
+        "2025-11-28T15:03:10Z  idle+cloud+powering_down, machine gone  "
+        r"slurm-stacks preempted: the machine is gone\x1b[2J",
+        "2025-11-28T15:03:15Z  idle+cloud+powered_down, machine none",
+    ]
+    assert title not in shown(cluster.sources("debug-4"))
+    file.unlink()
+    file.mkdir()
+    assert title not in shown(cluster.sources("debug-1")), "what cannot be read hides no other log"
+
+
 @pytest.mark.parametrize(
     ("asked", "earlier"), [("1970-01-01T00:00:01Z", False), ("2026-11-24T22:27:57Z", True)]
 )

@@ -29,7 +29,7 @@ SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
 NAMES = {f"debug-{n}" for n in range(10)}
 KEYS: dict[str, Any] = {
     "partitions": {"name", "state", "machine", "min", "max", "up"},
-    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason", "next_state"},
+    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason", "next_state", "changes"},
     "reservations": {"name", "start", "end", "nodes", "flags", "users"},
     "machines": {"running", "pending"},
     "closed": {"command", "who", "process", "checkout", "at", "partitions", "opened_by"},
@@ -42,6 +42,7 @@ KEYS: dict[str, Any] = {
         "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
     },
     "unsaved": None,
+    "steps": {"name", "does", "error"},
 }  # fmt: skip
 
 

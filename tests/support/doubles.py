@@ -277,7 +277,8 @@ def running(elastic: Elastic) -> Iterator[None]:
     try:
         yield
     finally:
-        elastic.process = elastic.reconciler.once = elastic.capacity_limiter.once = rest  # type: ignore[assignment]
+        elastic.process = rest  # type: ignore[method-assign, assignment]
+        elastic.look = elastic.capacity_limiter.step.run = rest  # type: ignore[method-assign]
         elastic._queue.put({})
         elastic.capacity_limiter._pools._news.set()
         for _ in ("requests", "reconcile", "capacity"):
