@@ -3,6 +3,8 @@
 A capacity drain is a node that is powered down and drained with our reason. The drains in Slurm are the
 only record: a daemon that starts continues with those that it finds. A drain with any other reason belongs
 to an administrator and is never touched.
+
+Slurm's traps (docs/internals/slurm_traps.md): lost-drains.
 """
 
 from __future__ import annotations

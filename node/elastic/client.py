@@ -4,9 +4,10 @@ Each sends a request to the daemon and exits. slurmctld waits for them, and hund
 import next to nothing and know no cloud. While the daemon is down they leave their requests in a folder that
 it reads when it starts.
 
-The code handles four traps that were met in practice (Slurm 22.05): the programs get no PATH and no
-SLURM_CONF, a closed stdin and blocked signals; a resume file disappears when slurmctld stops; a prolog that
-fails requeues the job.
+They get almost nothing from slurmctld, and whatever happens must not end its jobs.
+
+Slurm's traps (docs/internals/slurm_traps.md): bare-programs, resume-file, start-tick,
+reboot-of-a-node-that-is-up.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It keeps no state of its own but the ledger and the requeues that Slurm may forget: Slurm knows the nodes, the
 cloud knows the machines, and after a restart the next reconcile pass finds what was under way. Nothing that
 slurmctld waits for calls the cloud.
+
+Slurm's traps (docs/internals/slurm_traps.md): reboot-of-a-node-that-is-up.
 """
 
 from __future__ import annotations

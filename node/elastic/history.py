@@ -4,6 +4,8 @@ A change is what the reconciler saw: Slurm's words, with the reason where the no
 and what the cloud said of its machine (`MachinePhase`). It counts if it means something else to the
 reconciler's table, or if the reason is another one. A job that begins or ends is no change, nor are other
 numbers in the reason of a capacity drain, nor is it one that the cloud lists an ended machine no longer.
+
+Slurm's traps (docs/internals/slurm_traps.md): old-reasons.
 """
 
 from __future__ import annotations

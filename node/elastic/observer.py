@@ -1,4 +1,7 @@
-"""One shared reader of Slurm's nodes: hundreds of waiting prologs cost one reading, not hundreds."""
+"""One shared reader of Slurm's nodes: hundreds of waiting prologs cost one reading, not hundreds.
+
+Slurm's traps (docs/internals/slurm_traps.md): start-tick.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A requeued job may not start for half a minute, so that no machine still honours its old credential. Once
 all its old machines are gone it need not wait that long, unless slurmctld may still be trying to start its
 last run.
+
+Slurm's traps (docs/internals/slurm_traps.md): requeue-pause, held-after-a-kill.
 """
 
 from __future__ import annotations

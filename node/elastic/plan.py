@@ -3,6 +3,8 @@
 `plan(observation, memory, now, policy)` is pure: it returns actions and the next memory and changes nothing.
 One table (`elastic/rules.py`) holds a rule for every pair of node phase and machine phase. The age of a pair
 is how long that very pair has been seen.
+
+Slurm's traps (docs/internals/slurm_traps.md): reboot-of-a-node-that-is-up, lost-drains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The small programs that Slurm calls, and the elastic daemon's service."""
+"""The small programs that Slurm calls, and the elastic daemon's service.
+
+Slurm's traps (docs/internals/slurm_traps.md): bare-programs, requeued-gpus.
+"""
 
 from __future__ import annotations
 

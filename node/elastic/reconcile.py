@@ -1,4 +1,7 @@
-"""The reconciler: reads all of Slurm and all of the cloud, asks the pure `plan()` what to do, and does it."""
+"""The reconciler: reads all of Slurm and all of the cloud, asks the pure `plan()` what to do, and does it.
+
+Slurm's traps (docs/internals/slurm_traps.md): suspended-jobs.
+"""
 
 from __future__ import annotations
 

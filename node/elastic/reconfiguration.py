@@ -1,10 +1,9 @@
 """Has Slurm read its configuration again, at a moment at which slurmctld and jobs survive it.
 
-From 23.11 on `scontrol reconfigure` replaces slurmctld's process. It kills the scripts that run (prologs and
-epilogs of slurmctld), which the new process repeats. Many releases handle the ends of these scripts too late
-(`version.reconfigure_survives_scripts`): slurmctld may crash, and a job may begin twice. Our prolog runs
-while a job's nodes boot, so this is no rare case: on those releases the configuration is read again only
-while no such script runs.
+On many releases (`version.reconfigure_survives_scripts`) that is while none of slurmctld's scripts runs. Our
+prolog runs while a job's nodes boot, so such a moment may have to be made.
+
+Slurm's traps (docs/internals/slurm_traps.md): reconfigure-kills-scripts.
 """
 
 from __future__ import annotations

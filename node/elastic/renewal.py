@@ -1,4 +1,7 @@
-"""Gives nodes their new hardware lines in slurm.conf once they are off and no job uses them."""
+"""Gives nodes their new hardware lines in slurm.conf once they are off and no job uses them.
+
+Slurm's traps (docs/internals/slurm_traps.md): changed-hardware.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Requeues jobs whose machines are lost or about to be, tells them why, and sees that it comes about.
 
 `elastic/capacity.py` decides when the requeued jobs may start.
+
+Slurm's traps (docs/internals/slurm_traps.md): forgotten-requeue.
 """
 
 from __future__ import annotations

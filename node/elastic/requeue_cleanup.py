@@ -1,13 +1,13 @@
 """Has slurmctld clean up after jobs that were queued again and whose node was lost before they had ended.
 
-slurmctld before 24.11 does not release such a job whole: its next run has no GPUs, those of its next node
-count as used for ever, and an --exclusive job is kept as BadConstraints. It does so only if EpilogSlurmctld
-runs while the node is given up, which is why ours waits (`node.elastic.programs`). But if the launch of a
-batch job fails because the machine does not answer, slurmctld queues the job again at once, and may kill that
-epilog.
+slurmctld before 24.11 does so only if EpilogSlurmctld runs while the node is given up, which is why ours
+waits (`node.elastic.programs`). But if the launch of a batch job fails because the machine does not answer,
+slurmctld queues the job again at once, and may kill that epilog.
 
 Reading the configuration again cures both: slurmctld then starts an epilog for each job that ends and has
 none, and counts the GPUs in use from the jobs that run.
+
+Slurm's traps (docs/internals/slurm_traps.md): requeued-gpus.
 """
 
 from __future__ import annotations

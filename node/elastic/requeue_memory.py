@@ -1,10 +1,8 @@
 """The requeues that Slurm was asked for, until it is sure that it does not forget them.
 
-slurmctld saves its state some seconds after each change. If it is killed before that, it forgets a requeue
-that it has acknowledged: after its start the job is RUNNING again. But the job's processes have got SIGTERM,
-so the job soon ends by itself, as FAILED or with any other state, and nothing queues it again.
+A slurmctld that is killed forgets some that it has acknowledged. `elastic/requeue.py` repeats them.
 
-`elastic/requeue.py` repeats what was forgotten.
+Slurm's traps (docs/internals/slurm_traps.md): forgotten-requeue.
 """
 
 from __future__ import annotations

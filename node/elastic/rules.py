@@ -3,6 +3,8 @@
 There are two sources. Slurm hears a node's slurmd, or does not. The cloud lists the machine, reports its end,
 or does not mention it. A machine that may run a job is given up only when one of them says that it ended or
 will end, never because a list does not mention it: lists lag, and calls fail half way.
+
+Slurm's traps (docs/internals/slurm_traps.md): resumed-while-off.
 """
 
 from __future__ import annotations

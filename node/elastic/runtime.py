@@ -1,4 +1,7 @@
-"""Records what people change in Slurm at run time, for slurmctld's next start (`node.slurm.runtime`)."""
+"""Records what people change in Slurm at run time, for slurmctld's next start (`node.slurm.runtime`).
+
+Slurm's traps (docs/internals/slurm_traps.md): runtime-changes.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Makes slurmctld write its state to disk after nodes came up, nodes went off or jobs began.
 
-By itself slurmctld saves its jobs and nodes when a job is submitted or ends, when somebody changes one, and
-otherwise every five minutes. If it is killed in between, it comes back with the state from before the boot
-and starts a running job once more. The node refuses that and is drained, and the real run ends. A node that
-slurmctld believes to be booting is never heard again: slurmctld does not ask such a node, a slurmd
-registers only once, and at ResumeTimeout Slurm takes the node away from its job. A node that it believes to
-be up, whose machine has ended since, gets a job that cannot start there.
+By itself slurmctld does so too late: one that is killed comes back with the state from before.
+
+Slurm's traps (docs/internals/slurm_traps.md): late-saves.
 """
 
 from __future__ import annotations

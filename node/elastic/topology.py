@@ -1,4 +1,7 @@
-"""Tells Slurm where running machines are in the cloud's network, so that it chooses nodes that are close."""
+"""Tells Slurm where running machines are in the cloud's network, so that it chooses nodes that are close.
+
+Slurm's traps (docs/internals/slurm_traps.md): missing-topology.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How the elastic daemon reads Slurm's nodes: their phases, and who set their reasons."""
+"""How the elastic daemon reads Slurm's nodes: their phases, and who set their reasons.
+
+Slurm's traps (docs/internals/slurm_traps.md): resumed-while-off.
+"""
 
 from __future__ import annotations
 

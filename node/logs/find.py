@@ -2,6 +2,8 @@
 
 Everything is looked up in files, so that it works without any running daemon. If Slurm answers, its facts are
 shown as well.
+
+Slurm's traps (docs/internals/slurm_traps.md): output-paths.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Users choose texts such as a job's name, and Slurm takes any byte but NUL in the
 separated by marks that nobody can know. `node.slurm.fields` lists all fields, and who chooses each.
 
 All times are seconds since 1970, because `Control` runs the commands with SLURM_TIME_FORMAT=%s.
+
+Slurm's traps (docs/internals/slurm_traps.md): json-differs, any-byte, wait-status.
 """
 
 from __future__ import annotations

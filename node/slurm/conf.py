@@ -3,6 +3,8 @@
 The code is pure. There are two kinds of sites. In *process mode* all nodes are daemons of one user on one
 machine; they differ by name, by port and, if the loopback has enough, by address. On *whole machines* (`vm`,
 `container`) every node has its own address, the default ports and its own cgroups.
+
+Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Writes Slurm's configuration files on the controller: at its boot, and before each start of slurmctld."""
+"""Writes Slurm's configuration files on the controller: at its boot, and before each start of slurmctld.
+
+Slurm's traps (docs/internals/slurm_traps.md): runtime-changes.
+"""
 
 from __future__ import annotations
 

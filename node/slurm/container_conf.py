@@ -5,6 +5,8 @@ then calls the commands of oci.conf as the user. `node/slurm/container_task.py` 
 works on every node, for every user.
 
 Source: https://slurm.schedmd.com/oci.conf.html. Slurm 22.05 knows no other keys than these.
+
+Slurm's traps (docs/internals/slurm_traps.md): containers-of-22-05.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ the task runs as the user with the user's own numbers, sees the cluster's shared
 node's devices and network, and has the job's environment. Then it becomes crun.
 
 It imports little: a task's start waits for it.
+
+Slurm's traps (docs/internals/slurm_traps.md): containers-of-22-05.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The client uses the text output of `scontrol`, `squeue` and `scancel`. The text is stable over releases, but
 the JSON is not: every release has a different schema.
+
+Slurm's traps (docs/internals/slurm_traps.md): json-differs, hidden-tasks.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Each of Slurm's programs takes defaults from variables. One SQUEUE_USERS in a sh
 an SBATCH_PARTITION moves a job, and the SLURM_JOB_ID of another cluster's job turns a new srun into a step of
 the job that has this number here. So a program that we start inherits nothing, and a command that a user
 types inherits nothing that Slurm has set for a job.
+
+Slurm's traps (docs/internals/slurm_traps.md): option-variables.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ what a name service gives. So every field has its kind here, and no other is rea
 
 Where spaces and lines tell apart, only administrators and root of a machine write texts. There an object or a
 field that occurs twice refuses the answer. `tests/test_slurm_programs.py` holds the table to all that ask.
+
+Slurm's traps (docs/internals/slurm_traps.md): any-byte, hidden-tasks.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ When slurmctld starts, it ends the job of a node whose CPUs, cores or devices di
 start. So a node keeps its former line until it is off and no job holds it (`kept`). Other nodes get the new
 line at once. The line of each node is recorded on the controller's disk, which outlives slurmctld, the
 elastic daemon and the machine.
+
+Slurm's traps (docs/internals/slurm_traps.md): changed-hardware.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 This is our own code, because `scontrol show hostnames` starts a process for each call, and because jobs read
 their node list where `scontrol` may not be installed.
+
+Slurm's traps (docs/internals/slurm_traps.md): bracket-ends.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Slurm shows as `?`, takes no node out of use here: `unknown` tells it.
 
 `tests/node/data/slurm_node_states.json` has all words of the releases, and `tests/test_node_states.py` holds
 that each is here and that no other module compares any.
+
+Slurm's traps (docs/internals/slurm_traps.md): node-words.
 """
 
 from __future__ import annotations

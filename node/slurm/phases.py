@@ -9,6 +9,8 @@ job that holds nodes or wants some, so nothing may end it unasked.
 
 `tests/data/slurm_job_states.json` has all words of the releases, and `tests/test_job_states.py` holds that no
 other module compares any.
+
+Slurm's traps (docs/internals/slurm_traps.md): job-words.
 """
 
 from __future__ import annotations

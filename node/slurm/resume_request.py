@@ -1,4 +1,7 @@
-"""What Slurm asks of ResumeProgram: the nodes of a call, and the jobs that wait for them."""
+"""What Slurm asks of ResumeProgram: the nodes of a call, and the jobs that wait for them.
+
+Slurm's traps (docs/internals/slurm_traps.md): resume-file.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ hardware of nodes that has changed since, and partitions that the stack file doe
 So what slurmctld has is compared with what the stack file says (`compare`), and the differences are recorded
 beside slurmctld's state, where backups and a new head find them. slurm.conf gets them before each start
 (`merge`). A key that has changed in the stack file since is stronger than a difference from its former value.
+
+Slurm's traps (docs/internals/slurm_traps.md): runtime-changes.
 """
 
 from __future__ import annotations

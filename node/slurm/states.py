@@ -1,6 +1,8 @@
 """The states of nodes and jobs, as `node.slurm.answers` reads them from Slurm's output.
 
 All times are seconds since 1970. `None` means that Slurm has no such time.
+
+Slurm's traps (docs/internals/slurm_traps.md): node-words.
 """
 
 from __future__ import annotations

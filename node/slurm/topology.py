@@ -3,6 +3,8 @@
 A place is a node's path in the cloud's network: the network nodes above its machine, the widest first. Only
 machines that run have one. Every node is under exactly one leaf switch and every switch is under one root, so
 a job may have any nodes: Slurm never gives a job nodes that no switch joins.
+
+Slurm's traps (docs/internals/slurm_traps.md): missing-topology.
 """
 
 from __future__ import annotations

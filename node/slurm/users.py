@@ -1,4 +1,7 @@
-"""Names of users as Slurm's configuration files can hold them."""
+"""Names of users as Slurm's configuration files can hold them.
+
+Slurm's traps (docs/internals/slurm_traps.md): user-numbers.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Debian 12 has 22.05, Ubuntu 24.04 has 23.11, Debian 13 has 24.11, and Debian testing has 26.05. Every
 difference that matters here is a field of `Traits`. Other code checks a trait, never a version.
+
+Slurm's traps (docs/internals/slurm_traps.md): boot-second, reconfigure-kills-scripts, requeued-gpus,
+changed-defaults.
 """
 
 from __future__ import annotations
@@ -44,8 +47,7 @@ def reconfigure_survives_scripts(text: str) -> bool:
     """Return whether `scontrol reconfigure` does no harm while slurmctld's prolog or epilog runs.
 
     From 23.11 on a reconfigure kills these scripts. Before the patches of `_SCRIPTS_AWAITED` slurmctld
-    handles their ends after it has saved its jobs and unloaded plugins, so it may crash, and what such an end
-    changes in a job is lost. Earlier releases reconfigure in place and kill no script.
+    handles their ends too late. Earlier releases reconfigure in place and kill no script.
 
     Args:
         text: The release, as Slurm's programs print it. If it names none, the answer is no.
