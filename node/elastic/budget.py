@@ -215,10 +215,10 @@ class Budget:
 
     def _admit(self, group: LaunchGroup) -> tuple[LaunchGroup | None, Failure | None]:
         wanted = [node for node in group.nodes if node not in self._static]
-        found = self._available_capacity(group.partition, len(wanted))
-        if found.failure is None:
+        capacity = self._available_capacity(group.partition, len(wanted))
+        if capacity.failure is None:
             return group, None
-        refused = set(group.nodes if group.all_or_nothing else wanted[found.count :])
+        refused = set(group.nodes if group.all_or_nothing else wanted[capacity.count :])
         nodes = tuple(node for node in group.nodes if node not in refused)
-        failure = dataclasses.replace(found.failure, nodes=tuple(n for n in group.nodes if n in refused))
+        failure = dataclasses.replace(capacity.failure, nodes=tuple(n for n in group.nodes if n in refused))
         return (group.part(nodes) if nodes else None), failure

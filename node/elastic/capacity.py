@@ -256,7 +256,7 @@ class CapacityLimiter:
                     if name in free:
                         free[name] += 1
         capacities = {name: PartitionCapacity(free[name], failure) for name, failure in failures.items()}
-        if not any(found.start_now for found in job_changes(jobs, capacities, self._runs, time.time())):
+        if not any(change.start_now for change in job_changes(jobs, capacities, self._runs, time.time())):
             return capacities
         left = self._unsettled_partitions(nodes)
         return {

@@ -47,8 +47,8 @@ def failure_of(reason: str) -> Failure | None:
         return None
     advice = re.escape(f"; {POLICIES[kind].advice}").replace(NODE, r"(?P<seen>[\w-]+)")
     text, seen = reason.removeprefix(f"{REASON_PREFIX}{kind}: "), None
-    if found := re.search(f"{advice}$", text):
-        text, seen = text[: found.start()], found.groupdict().get("seen")
+    if match := re.search(f"{advice}$", text):
+        text, seen = text[: match.start()], match.groupdict().get("seen")
     message, bracket, code = text.rpartition(" (")
     if not bracket:
         message, code = text, ""

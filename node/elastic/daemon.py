@@ -236,12 +236,12 @@ class Elastic:
 
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
-        found = status(
+        cluster = status(
             self._design, self._control, self._driver, self._ledger, self.reconciler.seen, self._history.of
         )
         steps = [step.status() for step in (*self._steps, self.capacity_limiter.step)]
         closed = closing.described(closing.read(self._state), self._design.stack)
-        return {**found, **self._disks.status(), "closed": closed, "steps": steps}
+        return {**cluster, **self._disks.status(), "closed": closed, "steps": steps}
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

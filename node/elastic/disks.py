@@ -120,10 +120,10 @@ _UNSAVED = {
 
 def _places(folders: Folders) -> dict[str, str]:
     """Return what the controller writes -> its folder."""
-    found = {"state": folders.state, "ledger": folders.elastic, "logs": folders.log}
+    folder_of = {"state": folders.state, "ledger": folders.elastic, "logs": folders.log}
     if folders.settings.design.slurm.accounting:
-        found["database"] = folders.database
-    return {name: str(path) for name, path in found.items()}
+        folder_of["database"] = folders.database
+    return {name: str(path) for name, path in folder_of.items()}
 
 
 def reading(path: str, system: os.statvfs_result | None) -> dict[str, Any]:

@@ -80,9 +80,9 @@ class DnsHosts:
         """Read all of Slurm's nodes. Those that are up can be resolved when this returns."""
         # The lock covers reading and writing: an older reading must not be written after a newer one.
         with self._lock:
-            found = self._read()
-            self._publish(addresses(found))
-            return found
+            states = self._read()
+            self._publish(addresses(states))
+            return states
 
     def expect(self) -> None:
         """Read again soon, because nodes are being launched, whether or not a job waits for them."""

@@ -310,11 +310,11 @@ class Launcher:
         except Exception as error:  # any refusal of any cloud, which will hardly launch anything now
             log(f"{fold(likely)}: whether there are machines is unknown: {error}")
             return {}
-        found = {node: [machine] for node, machine in self.unlisted(m.id for m in machines).items()}
+        ids_of = {node: [machine] for node, machine in self.unlisted(m.id for m in machines).items()}
         for machine in machines:
             if machine.node and machine.state.alive:
-                found.setdefault(machine.node, []).append(machine.id)
-        return {node: ids for node, ids in found.items() if node in likely}
+                ids_of.setdefault(machine.node, []).append(machine.id)
+        return {node: ids for node, ids in ids_of.items() if node in likely}
 
     def _delay(self, later: _Delayed) -> None:
         """Keep a launch for later. Until then its nodes count as being launched."""

@@ -99,13 +99,13 @@ def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
         jobs: All jobs.
         before: The last answer.
     """
-    found = {}
+    last = {}
     for job in jobs:
         if job.has_work and job.start_time is not None:
-            found[job.id] = Run(job.restarts, job.start_time, job.is_running)
+            last[job.id] = Run(job.restarts, job.start_time, job.is_running)
         elif job.id in before:
-            found[job.id] = before[job.id]
-    return found
+            last[job.id] = before[job.id]
+    return last
 
 
 def job_changes(

@@ -385,8 +385,8 @@ def _notices(machines: Iterable[Machine]) -> list[float]:
 
 def _by_node(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
     """Group machines by node, or by their own id: running ones first, older before younger."""
-    found: dict[str, list[Machine]] = {}
+    machines_of: dict[str, list[Machine]] = {}
     for machine in sorted(machines, key=lambda m: (m.state is not MachineState.RUNNING, m.launched, m.id)):
         if machine.node or machine.state.alive:
-            found.setdefault(machine.node or machine.id, []).append(machine)
-    return found
+            machines_of.setdefault(machine.node or machine.id, []).append(machine)
+    return machines_of

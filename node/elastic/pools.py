@@ -224,15 +224,15 @@ def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Poo
     All nodes of a job are in one zone, so the zone with the most capacity counts and not the sum of all
     zones. The smaller number makes no machine unreachable: once some were launched, the next zone takes over.
     """
-    found = []
+    limits = []
     for kind in PARTITION_WIDE:
         if (failing := failures.get(Pool(partition, None, kind))) is not None:
-            found.append(Limit(failing.count, failing.failure, kind is ErrorClass.BOOTSTRAP))
+            limits.append(Limit(failing.count, failing.failure, kind is ErrorClass.BOOTSTRAP))
     failing_zones = [(pool, failures[pool]) for pool in zones if pool in failures]
     if len(failing_zones) == len(zones):
         zone_failures = [(pool.zone, failing.failure) for pool, failing in failing_zones]
-        found.append(Limit(max(failing.count for _, failing in failing_zones), combined(zone_failures)))
-    return min(found, key=lambda limit: limit.count, default=None)
+        limits.append(Limit(max(failing.count for _, failing in failing_zones), combined(zone_failures)))
+    return min(limits, key=lambda limit: limit.count, default=None)
 
 
 def combined(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:

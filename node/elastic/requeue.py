@@ -161,12 +161,12 @@ class Requeue:
 
     def requeueable_jobs(self, nodes: list[str]) -> list[tuple[JobState, str]]:
         """Find the jobs that use one of these nodes and may be requeued, each with the node."""
-        found = []
+        requeueable = []
         for job in self._control.jobs().values():
             node = next((node for node in job.nodes if node in nodes), None) if job.is_active else None
             if node is not None and job.requeue:
-                found.append((job, node))
-        return found
+                requeueable.append((job, node))
+        return requeueable
 
     def explain(self, jobs: Sequence[tuple[JobState, str]], reason: str) -> None:
         """Tell jobs why they were requeued, and record that they were.

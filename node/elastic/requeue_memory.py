@@ -122,16 +122,16 @@ class RequeueMemory:
         """
         now = time.monotonic()
         passed, self._read_at = min(now - self._read_at, PASS_SECONDS), now
-        found = []
+        lost = []
         for number, request in list(self._requests.items()):
             self._ages[number] += passed
             job = jobs.get(number)
             if job is None or self._is_settled(job, request):
                 self.drop(number)
             elif job.restarts <= request.restarts and job.is_over:
-                found.append((job, request))
+                lost.append((job, request))
         self.save()
-        return found
+        return lost
 
     def _is_settled(self, job: JobState, request: RequestedRequeue) -> bool:
         age = self._ages[job.id]

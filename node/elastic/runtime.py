@@ -90,8 +90,8 @@ class RuntimeChanges:
             marked = self._marked()
             shown = runtime.shown_partitions(self._control.show_partitions())
             if shown.keys() & {p.name for p in self._settings.design.partitions}:
-                found = self._compared(runtime.Designed(shown, {}, {}), before, marked)
-                changed = replace(before, own=found.own, partitions=found.partitions, closed=found.closed)
+                now = self._compared(runtime.Designed(shown, {}, {}), before, marked)
+                changed = replace(before, own=now.own, partitions=now.partitions, closed=now.closed)
                 self._write(changed, before)
 
     def run(self) -> None:

@@ -103,12 +103,12 @@ class Topology:
         """Return the machines of the nodes that are up; `None` while nodes start or end."""
         listed = sorted(self._machines(), key=lambda machine: machine.launched)
         machines = {m.node: m for m in listed if m.state is MachineState.RUNNING}
-        found = []
+        running = []
         for node in nodes:
             if node.is_powering_up or node.is_powering_down:
                 return None
             if node.is_up:
                 if node.name not in machines:
                     return None  # the listing is older than the node, or the machine has just ended
-                found.append(machines[node.name])
-        return found
+                running.append(machines[node.name])
+        return running

@@ -46,16 +46,16 @@ def parse_nodes(text: str) -> dict[str, NodeState]:
     """
     if text.startswith("No nodes in the system"):
         return {}
-    found: dict[str, NodeState] = {}
+    nodes: dict[str, NodeState] = {}
     # Not splitlines(), which takes ten other characters of a text for line breaks.
     lines = [line for line in text.split("\n") if line.strip()]
     for line in lines:
         if (node := _node(line)) is not None:
-            _refuse_second(found, node.name, "node")
-            found[node.name] = node
-    if lines and not found:
+            _refuse_second(nodes, node.name, "node")
+            nodes[node.name] = node
+    if lines and not nodes:
         raise ValueError(f"no node's line from scontrol: {lines[0][:200]!r}")
-    return found
+    return nodes
 
 
 def _refuse_second(found: Container[str], name: str, what: str) -> None:
@@ -86,8 +86,8 @@ _TEXTS = (" Comment=", " Extra=", " Reason=")
 def _words(part: str, known: Fields) -> dict[str, str]:
     """Return the values of the keys that are known; of one that occurs several times the last."""
     # There may be 5,000 lines, and splitting takes a tenth of the time of a regular expression.
-    found = dict(item.split("=", 1) for item in part.split(" ") if "=" in item)
-    return {key: found[key] for key in known if key in found}
+    value_of = dict(item.split("=", 1) for item in part.split(" ") if "=" in item)
+    return {key: value_of[key] for key in known if key in value_of}
 
 
 def _object(part: str, known: Fields) -> dict[str, str]:
@@ -126,7 +126,8 @@ def _node(line: str) -> NodeState | None:
         return None
     _checked(fields, NODE)
     reason, user, when = _reason(line)
-    found = _PARTITIONS.match(tail)
+    match = _PARTITIONS.match(tail)
+    partitions = match[1] if match else fields.get("Partitions", "")
     return replace(
         NodeState.parse(fields["NodeName"], fields["State"], reason),
         reason_user=user,
@@ -137,7 +138,7 @@ def _node(line: str) -> NodeState | None:
         last_busy_time=_time(fields.get("LastBusyTime")),
         cpus_alloc=_count(fields.get("CPUAlloc")),
         cpus=_count(fields.get("CPUTot")),
-        partitions=tuple(filter(None, (found[1] if found else fields.get("Partitions", "")).split(","))),
+        partitions=tuple(filter(None, partitions.split(","))),
         address=fields.get("NodeAddr", ""),
         hostname=fields.get("NodeHostName", ""),
         gres=_text(fields.get("Gres")),
@@ -194,7 +195,7 @@ def parse_reservations(text: str) -> list[Reservation]:
     Raises:
         ValueError: It is not certain what they are: one, or a field, occurs twice; or too many nodes.
     """
-    found: dict[str, Reservation] = {}
+    reservations: dict[str, Reservation] = {}
     expander = Expander()
     for fields in _objects(text, RESERVATION):
         name = fields["ReservationName"]
@@ -204,10 +205,10 @@ def parse_reservations(text: str) -> list[Reservation]:
         nodes = _text(fields.get("Nodes"))
         whose = filter(None, (_text(fields.get(key)) for key in ("Users", "Groups", "Accounts")))
         flags = frozenset(fields.get("Flags", "").split(",")) - {""}
-        _refuse_second(found, name, "reservation")
+        _refuse_second(reservations, name, "reservation")
         names = expander(nodes) if nodes else ()
-        found[name] = Reservation(name, start, end, names, flags, ",".join(whose))
-    return list(found.values())
+        reservations[name] = Reservation(name, start, end, names, flags, ",".join(whose))
+    return list(reservations.values())
 
 
 def parse_partition_states(text: str) -> dict[str, str]:
@@ -216,12 +217,12 @@ def parse_partition_states(text: str) -> dict[str, str]:
     Raises:
         ValueError: It is not certain what they are: one, or a field, occurs twice.
     """
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for fields in _objects(text, PARTITION):
         if "State" in fields:
-            _refuse_second(found, name := fields["PartitionName"], "partition")
-            found[name] = fields["State"]
-    return found
+            _refuse_second(states, name := fields["PartitionName"], "partition")
+            states[name] = fields["State"]
+    return states
 
 
 def new_mark() -> str:
@@ -284,8 +285,8 @@ class Records:
             if tasks and (task in tasks or not all(map(_is_index, (task, next(iter(tasks)))))):
                 raise ValueError(f"squeue: job {int(number)} occurs twice, so none of its records counts")
             tasks[task] = None
-            if len(tasks) == 1 and (found := self._checked(int(number), values)) is not None:
-                yield int(number), found
+            if len(tasks) == 1 and (texts := self._checked(int(number), values)) is not None:
+                yield int(number), texts
 
     def _split(self) -> Iterator[list[bytes]]:
         between, end = self._ends
@@ -298,9 +299,9 @@ class Records:
             yield [rest]
 
     def _checked(self, number: int, values: Sequence[bytes]) -> dict[str, str] | None:
-        found = dict(zip(self._fields, (value.decode(errors="replace") for value in values), strict=True))
+        texts = dict(zip(self._fields, (value.decode(errors="replace") for value in values), strict=True))
         try:
-            return {name: kind.check(found[name]) for name, kind in self._fields.items()}
+            return {name: kind.check(texts[name]) for name, kind in self._fields.items()}
         except ValueError as error:
             self._leave_out(f"squeue: job {number} is left out: {error}")
             return None
@@ -344,20 +345,20 @@ def parse_jobs(
         ValueError: A job occurs twice, or no record is a job's, although there are some.
     """
     expander = Expander()
-    found: dict[int, JobState] = {}
+    jobs: dict[int, JobState] = {}
     records = Records(answer, {**JOB, **more}, mark, leave_out)
     for number, values in records:
         try:
-            found[number] = _job(number, values, expander)
+            jobs[number] = _job(number, values, expander)
         except ValueError as error:
             leave_out(f"squeue: job {number} is left out: {error}")
-    if not found and answer.strip():
+    if not jobs and answer.strip():
         raise ValueError(f"no job's record from squeue: {_start(answer)}")
     for number, tasks in records.tasks.items():
-        if len(tasks) > 1 and number in found:
+        if len(tasks) > 1 and number in jobs:
             indices = fold(f"t{int(index)}" for index in tasks)
-            found[number] = replace(found[number], array_task=indices[2:-1])
-    return found
+            jobs[number] = replace(jobs[number], array_task=indices[2:-1])
+    return jobs
 
 
 def _job(number: int, field: dict[str, str], expander: Expander) -> JobState:
@@ -417,13 +418,13 @@ def required_nodes(texts: Mapping[int, Mapping[str, str]]) -> dict[int, tuple[st
     A job whose list cannot be used, or whose list makes all of them too long, is left out.
     """
     expander = Expander(MOST_FOREIGN)
-    found = {}
+    nodes_of = {}
     for number, fields in texts.items():
         text = _text(fields["reqnodes"]) or ""
         with suppress(ValueError):
             if text:
-                found[number] = expander(text)
-    return found
+                nodes_of[number] = expander(text)
+    return nodes_of
 
 
 def _explanation(text: str, reason: str) -> str | None:

@@ -113,8 +113,8 @@ def own_folder(folder: Path) -> None:
         RefusedError: Somebody else has made it.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise RefusedError(f"{folder} is not yours alone: ask an administrator to remove it")
 
 
@@ -197,14 +197,14 @@ def environment(config: Iterable[str], process: Mapping[str, str]) -> list[str]:
         config: The image's variables, to which Slurm has appended the job's.
         process: This process's own. From Slurm 23.02 on, what differs between the tasks of a step is there.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for pair in config:
         name, _, value = pair.partition("=")
-        if name not in found or name.startswith(OF_THE_JOB):
-            found[name] = value
-    found |= {name: value for name, value in process.items() if name.startswith(OF_THE_TASK)}
-    found |= rank(found)
-    return [f"{name}={value}" for name, value in found.items() if name not in HIDDEN]
+        if name not in variables or name.startswith(OF_THE_JOB):
+            variables[name] = value
+    variables |= {name: value for name, value in process.items() if name.startswith(OF_THE_TASK)}
+    variables |= rank(variables)
+    return [f"{name}={value}" for name, value in variables.items() if name not in HIDDEN]
 
 
 def rank(variables: Mapping[str, str]) -> dict[str, str]:
@@ -227,15 +227,15 @@ def requested(text: str) -> list[dict[str, Any]]:
     Raises:
         RefusedError: A part is not understood.
     """
-    found = []
+    binds = []
     for part in filter(None, text.split(",")):
         source, _, rest = part.partition(":")
         target, _, mode = rest.partition(":")
         target = target or source
         if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
             raise RefusedError(f"{MOUNTS}: {part!r} is not /SOURCE[:/TARGET[:ro]]")
-        found.append(bind(source, os.path.normpath(target), read_only=mode == "ro"))
-    return found
+        binds.append(bind(source, os.path.normpath(target), read_only=mode == "ro"))
+    return binds
 
 
 def bind(source: str, target: str | None = None, *, read_only: bool = False) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def driver(libraries: str) -> list[dict[str, Any]]:
         libraries: What `ldconfig -p` prints.
     """
     files = {name: path for name, path in LIBRARIES.findall(libraries) if Path(path).exists()}
-    found = [
+    binds = [
         {
             "destination": DRIVER,
             "type": "tmpfs",
@@ -259,10 +259,10 @@ def driver(libraries: str) -> list[dict[str, Any]]:
             "options": ["nosuid", "nodev", "mode=755"],
         }
     ]
-    found += [bind(path, f"{DRIVER}/lib64/{name}", read_only=True) for name, path in sorted(files.items())]
+    binds += [bind(path, f"{DRIVER}/lib64/{name}", read_only=True) for name, path in sorted(files.items())]
     programs = [name for name in PROGRAMS if Path("/usr/bin", name).exists()]
-    found += [bind(f"/usr/bin/{name}", f"{DRIVER}/bin/{name}", read_only=True) for name in programs]
-    return found
+    binds += [bind(f"/usr/bin/{name}", f"{DRIVER}/bin/{name}", read_only=True) for name in programs]
+    return binds
 
 
 def _libraries() -> str:
@@ -282,15 +282,15 @@ def _with_driver(variables: Iterable[str]) -> list[str]:
 
 def _accounts(root: Path, bundle: Path, user: Account) -> list[tuple[Path, str]]:
     """Return the image's lists of users and groups with this user and group, as files of the node."""
-    found = []
+    binds = []
     for file, line in (("passwd", user.passwd_line()), ("group", f"{user.name}:x:{user.gid}:\n")):
         theirs = root / "etc" / file
         if not theirs.is_file():
             continue
         # The first line of a name or a number counts: an image's own user of that name or number is hidden.
         (bundle / file).write_text(line + theirs.read_text(errors="replace"))
-        found.append((bundle / file, f"/etc/{file}"))
-    return found
+        binds.append((bundle / file, f"/etc/{file}"))
+    return binds
 
 
 def _place(root: Path, target: str, folder: bool) -> bool:

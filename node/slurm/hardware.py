@@ -132,14 +132,14 @@ class Record:
 
     def kept(self, design: ClusterDesign) -> dict[str, Hardware]:
         """Return the nodes of a design whose recorded hardware differs from it, with that hardware."""
-        found = {}
+        hardware = {}
         before = self.nodes()
         for partition in design.partitions:
             new = Hardware.of(partition)
             for node in partition.nodes():
                 if before.get(node, new) != new:
-                    found[node] = before[node]
-        return found
+                    hardware[node] = before[node]
+        return hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ class Lines:
 
     def accelerators(self, design: ClusterDesign) -> list[Accelerator]:
         """Return the accelerators of all nodes, with those of nodes that keep former lines."""
-        found = [p.accelerator for p in design.partitions] + [h.accelerator for h in self.kept.values()]
-        return list(dict.fromkeys(a for a in found if a is not None))
+        used = [p.accelerator for p in design.partitions] + [h.accelerator for h in self.kept.values()]
+        return list(dict.fromkeys(a for a in used if a is not None))
 
 
 def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record]:

@@ -19,7 +19,7 @@ def version() -> str | None:
     except OSError:
         return None
     words = [line.split() for line in output.splitlines()]
-    return next((found[1] for found in words if len(found) == 2 and found[0] == "installed"), None)
+    return next((word[1] for word in words if len(word) == 2 and word[0] == "installed"), None)
 
 
 def suite() -> str | None:

@@ -108,7 +108,7 @@ def holding_line(jobs: str) -> str:
         jobs: A shell word that gives lines `id|word|nodes`.
     """
     known, idle = (
-        "|".join(word for word, found in _PHASES.items() if found.holds_nodes is holds)
+        "|".join(word for word, meant in _PHASES.items() if meant.holds_nodes is holds)
         for holds in (True, False)
     )
     return (

@@ -19,15 +19,15 @@ Blocks = dict[str, tuple[tuple[int, int], ...]]
 
 def lay_out_blocks(partitions: Sequence[Partition], before: Blocks) -> Blocks:
     """Return the blocks of all partitions: their present ones, and the first free ones if they need more."""
-    found = {p.name: list(before.get(p.name, ())) for p in partitions}
+    blocks_of = {p.name: list(before.get(p.name, ())) for p in partitions}
     for partition in partitions:
-        mine = found[partition.name]
+        mine = blocks_of[partition.name]
         missing = partition.max - sum(count for _, count in mine)
         if missing > 0:
             size = -(-missing // BLOCK) * BLOCK
-            taken = sorted(block for blocks in found.values() for block in blocks)
+            taken = sorted(block for blocks in blocks_of.values() for block in blocks)
             mine.append((_gap(taken, size), size))
-    return {name: tuple(parts) for name, parts in found.items()}
+    return {name: tuple(parts) for name, parts in blocks_of.items()}
 
 
 def _gap(taken: Sequence[tuple[int, int]], size: int) -> int:

@@ -97,7 +97,7 @@ class BootReports:
         """Return what these machines report, by their ids. Machines without news are left out."""
         now = self._clock()
         served = self._served()
-        found = {}
+        statuses = {}
         for machine in machines:
             try:
                 status = self._status(machine, now, served)
@@ -105,8 +105,8 @@ class BootReports:
                 log(f"boot report of {machine.id}: {error!r}")
                 continue
             if status != BootStatus():
-                found[machine.id] = status
-        return found
+                statuses[machine.id] = status
+        return statuses
 
     def _status(self, machine: Machine, now: float, served: float) -> BootStatus:
         # An earlier report is of a former machine with this address.

@@ -26,8 +26,8 @@ class ErrorTable:
     """
 
     def __init__(self, codes: Mapping[ErrorClass, str], client: Mapping[ErrorClass, str]) -> None:
-        self._codes = {code: kind for kind, found in codes.items() for code in found.split()}
-        self._client = {name: kind for kind, found in client.items() for name in found.split()}
+        self._codes = {code: kind for kind, names in codes.items() for code in names.split()}
+        self._client = {name: kind for kind, names in client.items() for name in names.split()}
 
     def has(self, code: str) -> bool:
         """Return whether the table has a code."""

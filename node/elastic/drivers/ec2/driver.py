@@ -47,15 +47,15 @@ def places(client: Any, machines: Sequence[Machine]) -> dict[str, Place]:
         ClientError, BotoCoreError: EC2 refuses, or does not answer.
     """
     nodes = {machine.id: machine.node for machine in machines if machine.node is not None}
-    ids, found = list(nodes), {}
+    ids, place_of = list(nodes), {}
     for first in range(0, len(ids), TOPOLOGY_IDS):
         pages = client.get_paginator("describe_instance_topology").paginate(
             InstanceIds=ids[first : first + TOPOLOGY_IDS]
         )
         for instance in (instance for page in pages for instance in page["Instances"]):
             if place := tuple(instance.get("NetworkNodes", ())):
-                found[nodes[instance["InstanceId"]]] = place
-    return found
+                place_of[nodes[instance["InstanceId"]]] = place
+    return place_of
 
 
 PAGE = 1000
@@ -177,7 +177,7 @@ class Ec2Driver:
         self, machines: builtins.list[Machine], instances: Mapping[str, Mapping[str, Any]]
     ) -> builtins.list[Machine]:
         """Mark machines whose template is not their partition's present one, by EC2's own tags."""
-        found = []
+        marked = []
         newest: dict[str, tuple[str, str] | None] = {}
         for machine in machines:
             tags = {tag["Key"]: tag["Value"] for tag in instances[machine.id].get("Tags", [])}
@@ -189,8 +189,8 @@ class Ec2Driver:
                     newest[partition.name] = self._newest_template(partition.name)
                 now = newest[partition.name]
             outdated = now is not None and now != template
-            found.append(dataclasses.replace(machine, outdated=True) if outdated else machine)
-        return found
+            marked.append(dataclasses.replace(machine, outdated=True) if outdated else machine)
+        return marked
 
     def _newest_template(self, partition: str) -> tuple[str, str] | None:
         try:

@@ -120,5 +120,6 @@ def _error_of_answer(error: Exception) -> dict[str, str]:
 
 def _status(error: Exception) -> int | None:
     response = getattr(error, "response", None)
-    found = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-    return found if isinstance(found, int) else None
+    answer = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    status = answer.get("HTTPStatusCode")
+    return status if isinstance(status, int) else None

@@ -59,14 +59,14 @@ def nodes_in(tag: Callable[[str], str | None]) -> str | None:
     Args:
         tag: Returns the value of a tag, `None` if there is no such tag.
     """
-    found = ""
+    hosts = ""
     for number in range(NODES_TAGS):
         piece = tag(_key(number))
-        found += piece or ""
+        hosts += piece or ""
         # A shorter piece is the last one. Further tags are not looked up, because they cannot exist.
         if piece is None or len(piece) < TAG_LENGTH:
             break
-    return found or None
+    return hosts or None
 
 
 def _key(number: int) -> str:

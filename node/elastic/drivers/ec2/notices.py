@@ -72,10 +72,10 @@ class Ec2Notices:
                     self._ask(now)
             finally:
                 self._query_lock.release()
-        found = dict(self._events)
+        notices = dict(self._events)
         for identity, at in self._interruptions.items():
-            _note(found, identity, at)
-        return found
+            _note(notices, identity, at)
+        return notices
 
     def _ask(self, now: float) -> None:
         """Ask for events and interruptions separately: if one query fails, the other may still succeed."""
@@ -95,25 +95,25 @@ class Ec2Notices:
         self._last_error = text
 
     def _ask_events(self, now: float) -> dict[str, float]:
-        found: dict[str, float] = {}
+        notices: dict[str, float] = {}
         filters = [{"Name": "event.code", "Values": list(EVENTS)}]
         for page in self._pages("describe_instance_status", filters):
             for status in page["InstanceStatuses"]:
                 for event in status.get("Events", []):
                     if event["Code"] in EVENTS and not event.get("Description", "").startswith(_OVER):
-                        _note(found, status["InstanceId"], event["NotBefore"].timestamp())
-        return {identity: at for identity, at in found.items() if at - now < EVENT_LEAD_SECONDS}
+                        _note(notices, status["InstanceId"], event["NotBefore"].timestamp())
+        return {identity: at for identity, at in notices.items() if at - now < EVENT_LEAD_SECONDS}
 
     def _ask_interruptions(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        notices: dict[str, float] = {}
         filters = [{"Name": "status-code", "Values": list(SPOT)}]
         for page in self._pages("describe_spot_instance_requests", filters):
             for request in page["SpotInstanceRequests"]:
                 status = request.get("Status", {})
                 if status.get("Code") in SPOT and "InstanceId" in request:
                     announced = status["UpdateTime"].timestamp()
-                    _note(found, request["InstanceId"], announced + SPOT_SECONDS)
-        return found
+                    _note(notices, request["InstanceId"], announced + SPOT_SECONDS)
+        return notices
 
     def _pages(self, call: str, filters: list[dict[str, Any]]) -> Any:
         """Return all pages. Without a page size EC2 decides how many results a page has, and may time out."""

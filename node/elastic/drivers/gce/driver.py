@@ -163,16 +163,16 @@ class GceDriver:
             GceError: Compute Engine refuses, or does not answer.
         """
         identities = {Identity.parse(machine.id): machine.node for machine in machines}
-        found: dict[str, Place] = {}
+        place_of: dict[str, Place] = {}
         try:
             for zone in sorted({identity.zone for identity in identities}):
                 for instance in self._instances(zone):
                     node = identities.get(Identity(zone, instance.name, int(instance.id)))
                     if node is not None and (at := place(instance)):
-                        found[node] = at
+                        place_of[node] = at
         except refusals() as error:
             raise error_of(error) from error
-        return found
+        return place_of
 
     def _in_zone(self, zone: str) -> builtins.list[Machine]:
         now = time.time()

@@ -126,8 +126,8 @@ def _of_client(error: Exception) -> ErrorClass:
 
 def _error_of_answer(error: Exception) -> Mapping[str, Any]:
     errors = getattr(error, "errors", None)
-    found = errors[0] if isinstance(errors, (list, tuple)) and errors else None
-    return found if isinstance(found, Mapping) else {}
+    first = errors[0] if isinstance(errors, (list, tuple)) and errors else None
+    return first if isinstance(first, Mapping) else {}
 
 
 def _status(error: Exception) -> int | None:

@@ -251,7 +251,7 @@ class GceLaunches:
         Returns:
             Node -> machine id, and why one of the names cannot be used.
         """
-        found: dict[str, str] = {}
+        adopted: dict[str, str] = {}
         for node in nodes:
             name = gce_names.instance_of(self._cluster, node)
             try:
@@ -263,21 +263,21 @@ class GceLaunches:
                 # The instance has just disappeared: the same call works now.
                 message = f"{name} is just being deleted"
                 gone = Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
-                return found, gone if failure.code == "notFound" else failure
+                return adopted, gone if failure.code == "notFound" else failure
             labels = dict(instance.labels)
             ours = (self._cluster, gce_names.COMPUTE)
             if (labels.get(gce_names.CLUSTER), labels.get(gce_names.ROLE)) != ours:
                 message = f"an instance {name} that is not this cluster's is in zone {zone}"
-                return found, Failure((node,), ErrorClass.CONFIG, NAME_IN_USE, message, node, own=True)
+                return adopted, Failure((node,), ErrorClass.CONFIG, NAME_IN_USE, message, node, own=True)
             identity = Identity(zone, name, int(instance.id))
             if instance.status in _ALIVE:
-                found[node] = str(identity)
+                adopted[node] = str(identity)
                 continue
             if instance.status in _HALTED:
                 self._end([identity])
             message = f"the node's earlier machine is still {instance.status.lower()} in zone {zone}"
-            return found, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
-        return found, None
+            return adopted, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
+        return adopted, None
 
     def _renew_token(self, group: LaunchGroup) -> None:
         """Give the next try of this request another id: Compute Engine would answer with the ended launch."""

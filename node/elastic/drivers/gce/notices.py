@@ -119,8 +119,8 @@ class EndReasons:
         # The lock is released here: launches record machines meanwhile, and other listings run.
         self._ask(due)
         with self._lock:
-            found = [self._with_reason(machine) for machine in listed]
-            return found + [
+            machines = [self._with_reason(machine) for machine in listed]
+            return machines + [
                 replace(ended.machine, state=MachineState.TERMINATED, failure=ended.reason, notice=None)
                 for identity, ended in self._ended.items()
                 if identity not in shown and ended.reason is not None
@@ -164,14 +164,14 @@ class EndReasons:
         All operations of the zone are read page by page, until they are older than the ends in question.
         """
         oldest = min(after for _, after in wanted.values())
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for operation in listed(self._clients(), self._project, zone):
             number, at = int(operation.target_id), moment(operation.insert_time)
             if number in wanted and operation.operation_type in REASONS:
-                found.setdefault(number, one_line(REASONS[operation.operation_type]))
-            if len(found) == len(wanted) or (at is not None and at < oldest):
+                reasons.setdefault(number, one_line(REASONS[operation.operation_type]))
+            if len(reasons) == len(wanted) or (at is not None and at < oldest):
                 break
-        return found
+        return reasons
 
 
 def maintenance(instance: Any, now: float) -> float | None:

@@ -212,14 +212,14 @@ class Operations:
         return Outcome(launched, tuple(why), tuple(existing))
 
     def _children(self, bulk: BulkInsert) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        operations: dict[str, Any] = {}
         for operation in listed(self._clients(), self._project, bulk.zone, bulk.origin):
             name = gce_names.short(operation.target_link)
             is_of_bulk = operation.operation_group_id == bulk.group and name in bulk.nodes
             # A group also contains the deletes of instances that are undone.
             if is_of_bulk and operation.operation_type == "insert":
-                found.setdefault(name, operation)
-        return found
+                operations.setdefault(name, operation)
+        return operations
 
     def _wait(self, zone: str, name: str, seconds: float) -> Any:
         """Return an operation when it is finished or the time is up."""

@@ -75,7 +75,7 @@ class Zones:
             self._known |= {
                 zone: answer for zone, answer in answers.items() if not isinstance(answer, Exception)
             }
-            found = [machine for zone in zones for machine in self._known.get(zone, [])]
+            machines = [machine for zone in zones for machine in self._known.get(zone, [])]
             before, self._unreachable = self._unreachable, frozenset(errors)
             counts = {zone: len(self._known.get(zone, [])) for zone in errors}
         for zone in sorted(errors.keys() - before):
@@ -86,7 +86,7 @@ class Zones:
             )
         for zone in sorted(before - errors.keys()):
             log(f"zone {zone} answers again")
-        return found
+        return machines
 
     def _ask(self, zone: str) -> list[Machine] | Exception:
         try:
@@ -101,13 +101,13 @@ class Zones:
                 return
             self._next_look = now + RETRY_SECONDS
         try:
-            found = set(self._everywhere())
+            zones = set(self._everywhere())
         except refusals() as error:
             log(f"machines in other zones: {failure_of(error).sentence()}")
             return
         with self._lock:
             self._next_look = now + OTHER_ZONE_SECONDS
-            new = found - self._known.keys() - set(self._launch_zones)
+            new = zones - self._known.keys() - set(self._launch_zones)
         if not new:
             return
         for zone in sorted(new):
