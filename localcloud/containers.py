@@ -26,7 +26,7 @@ from localcloud.machines import (
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
 from localcloud.nspawn import Bind, Machine, NetworkInterface, remove_folder
 from node.bootstrap.vm.clouds import local
-from node.bootstrap.vm.training import python_version, pyvenv_values
+from node.bootstrap.vm.environments import python_version, pyvenv_values
 from node.design.model import APPS, CONTAINER, PROCESS, SHARED
 from node.system import files, foreign, subprocesses
 from node.system.accounts import IDS

@@ -20,8 +20,7 @@ from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
-from node.bootstrap.vm import images, users
-from node.bootstrap.vm.clouds import gcp
+from node.bootstrap.vm import images, os_login, users
 from node.elastic import programs
 from operations import ssh
 from operations.aws import __main__
@@ -78,7 +77,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
             "sh",
             instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
-    yield "first-login", "sh", gcp.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
@@ -150,7 +149,7 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/clouds/userdata.py",
         "operations/local/environment_paths.py",  # of two lines; a test runs what begins so
         "operations/local/system_packages.py",
-        "node/bootstrap/vm/clouds/gcp.py",
+        "node/bootstrap/vm/os_login.py",
         "node/elastic/programs.py",
         "workload/job_head.j2",
     }

@@ -35,7 +35,7 @@ from operations.local import system_packages
 # host's network, and takes the steps of the role `image` (`node.bootstrap.vm.baking`). The changes on its
 # disk are the layer. It holds what all of the cluster's roles need; clusters with the same needs share it.
 
-STEPS = ("apt", "baking", "packages", "pyxis", "slurm_packages", "slurm_source")
+STEPS = ("apt", "apt_repositories", "baking", "packages", "pyxis", "slurm_packages", "slurm_source")
 """The modules below `node/bootstrap/vm` that decide what an image holds."""
 STEP_SECONDS = float(time_limits.PACKAGES + time_limits.SOURCE)
 BOOT_SECONDS = 120.0

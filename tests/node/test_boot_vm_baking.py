@@ -16,7 +16,7 @@ import pytest
 from infra import bundle
 from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import baking, drivers, lustre, mariadb, packages
+from node.bootstrap.vm import baking, drivers, lustre, mariadb, nvidia_driver, packages
 from node.bootstrap.vm.clouds import cloudwatch
 from node.design.model import Mount, Partition, Settings, SlurmSettings
 from node.design.sites import AwsSite
@@ -135,11 +135,11 @@ def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
     """Records the requested NVIDIA packages. `test_drivers_apt.py` tests which versions work together."""
     asked: list[tuple[str, dict[str, bool]]] = []
 
-    def install(_context: Context, flavour: drivers.Flavour, **how: bool) -> drivers.Choice:
+    def install(_context: Context, flavour: nvidia_driver.Flavour, **how: bool) -> nvidia_driver.Choice:
         asked.append((flavour.name, how))
-        return drivers.Choice((), "580.173.02", built=True)
+        return nvidia_driver.Choice((), "580.173.02", built=True)
 
-    monkeypatch.setattr(drivers, "install_nvidia", install)
+    monkeypatch.setattr(nvidia_driver, "install_nvidia", install)
     return asked
 
 

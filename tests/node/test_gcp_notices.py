@@ -18,7 +18,7 @@ import pytest
 from node.bootstrap import report_server
 from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
-from node.bootstrap.services import unit_text
+from node.bootstrap.systemd_services import unit_text
 from node.bootstrap.vm import clouds, notices
 from node.design.model import Accelerator
 from node.elastic.plan import Action

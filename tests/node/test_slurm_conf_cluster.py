@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.design.model import Accelerator, Partition
-from node.logs import find
+from node.logs import job_output
 from node.slurm import topology
 from node.slurm.hostlist import expand
 from node.slurm.version import knows_last_digit, parse_resume, spell
@@ -135,7 +135,7 @@ def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
         jobs.append(int(cluster.run("sbatch", "--parsable", *words).stdout))
     last_digit = knows_last_digit(spell(cluster.release))
     there = [
-        find.output_files(job, fields, last_digit=last_digit)[0].path
+        job_output.output_files(job, fields, last_digit=last_digit)[0].path
         for job, fields in cluster.control.outputs(jobs).items()
     ]
     assert len(there) == len(outputs)

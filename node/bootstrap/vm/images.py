@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from node.bootstrap.vm import buckets, drivers, packages, slurm_packages
+from node.bootstrap.vm import buckets, drivers, nvidia_gpus, packages, slurm_packages
 from node.design.model import BUCKETS, ClusterDesign, Partition
 
 ROLE = "image"
@@ -89,8 +89,8 @@ def _drivers(partition: Partition) -> list[str]:
     accelerator = partition.accelerator
     words = []
     if accelerator is not None and drivers.has_nvidia(accelerator):
-        words.append("nvidia-closed" if drivers.closed(accelerator) else "nvidia-open")
-        words += ["switched"] if drivers.switched(accelerator) else []
+        words.append("nvidia-closed" if nvidia_gpus.closed(accelerator) else "nvidia-open")
+        words += ["switched"] if nvidia_gpus.switched(accelerator) else []
     if accelerator is not None and drivers.has_neuron(accelerator):
         words.append("neuron")
     return words + (["efa"] if partition.aws.efa else [])

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb, slurm_packages
+from node.bootstrap.vm import (
+    apt,
+    clouds,
+    firewall,
+    mariadb,
+    nfs_guard,
+    resolver,
+    slurm_packages,
+)
 from node.design.model import BUCKETS, ClusterDesign
 from node.slurm import container_conf
 from node.system import files
@@ -47,13 +55,13 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if role == "controller" or (design.isolation == "vm" and not design.batch):
         names.append(firewall.PACKAGE)
     if role == "controller":
-        names.append(machine_names.PACKAGE)
+        names.append(resolver.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ["mariadb-server"] if design.slurm.accounting else []
         # This is for the training environment, which the local stack makes on the host. It is there without a
         # training, too: otherwise an image would change when the benchmark is turned on or off.
         names += ["python3-venv"] if design.isolation == "vm" and design.batch is None else []
-    if firewall.needs_nfs_guard(mounts):
+    if nfs_guard.needs_nfs_guard(mounts):
         names.append(firewall.PACKAGE)
     logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
     if logs_in and logs_in[0].role == role:
