@@ -21,7 +21,7 @@ from infra.outputs.contract import ClusterOutput, Login, LoginAccess, OutputErro
 from infra.program.locations import ID_LENGTH
 from node.logs.text import printable
 from node.system import foreign
-from operations import openssh, pages, programs
+from operations import host_keys, pages, programs
 from operations.access import Published
 
 OPTION = "--outputs"
@@ -287,7 +287,7 @@ def _wrong(cluster: ClusterOutput, login: Login, access: LoginAccess) -> Iterato
         yield "login.host_keys", [], "at least one public SSH host key"
     for index, line in enumerate(login.host_keys):
         try:
-            openssh.parse_host_keys([line])
+            host_keys.parse_host_keys([line])
         except UserError:
             yield f"login.host_keys[{index}]", line, "a public SSH host key, such as ssh-ed25519 AAAA…"
 

@@ -271,7 +271,7 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
     },
     logs: {"node/logs/find.py", "node/logs/job_facts.py", "node/logs/slurmd_lines.py"},
     backup: {"node/backup/take.py"},
-    restored: {"node/backup/restore_boot.py"},
+    restored: {"node/backup/restore.py", "node/backup/restore_boot.py"},
     runs_of_a_benchmark: {"node/benchmark.py"},
     capacity: {"node/elastic/capacity.py"},
     evacuation: {"node/elastic/requeue.py"},

@@ -22,7 +22,7 @@ from infra.clouds.commands import line
 from infra.gcp import instance_templates
 from node.bootstrap.vm import images, os_login, users
 from node.elastic import programs
-from operations import ssh
+from operations import login_lines
 from operations.aws import __main__
 from operations.local import system_packages
 from tests.support.aws_mocks import aws_design
@@ -64,10 +64,10 @@ def texts() -> Iterator[tuple[str, str, str]]:
         "sh",
         programs.EPILOG_TEXT.format(path="/bin", slurm="env -i SLURM_CONF='/a b/slurm.conf'", seconds=9),
     )
-    yield "wait-for-environment", "sh", ssh.wait_line(PLACE, "0123abcd", 60)
-    yield "unpack", "sh", ssh.unpack_line(PLACE, "0123abcd", "f" * 64)
-    yield "submit", "sh", ssh.submit_line(PLACE, "0123abcd/4567")
-    yield "cancel", "sh", ssh.cancel_line(PLACE, "0123abcd/4567")
+    yield "wait-for-environment", "sh", login_lines.wait_line(PLACE, "0123abcd", 60)
+    yield "unpack", "sh", login_lines.unpack_line(PLACE, "0123abcd", "f" * 64)
+    yield "submit", "sh", login_lines.submit_line(PLACE, "0123abcd/4567")
+    yield "cancel", "sh", login_lines.cancel_line(PLACE, "0123abcd/4567")
     for verb in ("terminate-nodes", "wait"):
         yield f"operation-{verb}", "sh", line(__main__.__package__, verb, design)
     google = gcp_design()
@@ -157,8 +157,8 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
 
 
 def test_values_that_look_like_shell_stay_values() -> None:
-    waiting = ssh.wait_line(AWKWARD, "0123abcd", 0)
+    waiting = login_lines.wait_line(AWKWARD, "0123abcd", 0)
     done = subprocess.run(["sh"], input=waiting, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert f"{AWKWARD}/envs/0123abcd is not there" in done.stderr
-    assert shlex.split(ssh.submit_line(AWKWARD, "a/b"))[1] == AWKWARD
+    assert shlex.split(login_lines.submit_line(AWKWARD, "a/b"))[1] == AWKWARD

@@ -297,9 +297,9 @@ def ready(context: Context) -> str:
 
             started.append(accounting.start(context, restore_boot.take_database))
         if context.vm:
-            from node.bootstrap.vm import machine_names
+            from node.bootstrap.vm import name_server
 
-            started.append(machine_names.start_name_server(context))
+            started.append(name_server.start_name_server(context))
         restore_boot.note_in_place(context)
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from localcloud import containers
+from localcloud import isolation
 from localcloud.limits import ERRORS, OF_EVERY_CALL
 from node.design.model import LocalCloud
 from node.system.codec import to_json
@@ -23,7 +23,7 @@ HEAD = {"cluster": "t", "role": "controller"}
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     maker = Sleepers()
-    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
+    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
     served_cloud = ServedCloud(tmp_path, maker)
     yield served_cloud
     served_cloud.server.close()

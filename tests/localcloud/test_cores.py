@@ -13,8 +13,9 @@ import pytest
 
 from localcloud import cgroups, cores
 from localcloud.addresses import claim_name
-from localcloud.cloud import Cloud, FaultInjector
+from localcloud.cloud import Cloud
 from localcloud.cores import Cores, Use, uses
+from localcloud.fault_injection import FaultInjector
 from localcloud.limits import Limits
 from localcloud.machines import Boot, ProcessRuntime
 from node.system.processes import ProcessId, with_descendants

@@ -139,7 +139,7 @@ def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
         asked.append((flavour.name, how))
         return nvidia_driver.Choice((), "580.173.02", built=True)
 
-    monkeypatch.setattr(nvidia_driver, "install_nvidia", install)
+    monkeypatch.setattr(drivers, "install_nvidia", install)
     return asked
 
 
@@ -155,7 +155,7 @@ def test_drivers_are_placed_and_not_loaded(
 ) -> None:
     """The machine that becomes the image has neither a GPU nor EFA."""
     fetched: list[Context] = []
-    monkeypatch.setattr(drivers, "_install_efa", fetched.append)
+    monkeypatch.setattr(drivers, "install_efa", fetched.append)
     asked = nvidia_packages(monkeypatch)
     run = Recorder()
     run.answer("nvidia-smi", AssertionError("there is none"))

@@ -20,7 +20,7 @@ from cli.commands.sweep.plan import Store
 from infra.instance_types import cache
 from infra.program import clusters
 from infra.program.stack import Stack
-from localcloud.cloud import MachineStore
+from localcloud.records import MachineStore
 from node.backup import record
 from node.bootstrap import report
 from node.bootstrap.vm import state_guard

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from localcloud import containers, limits
+from localcloud import isolation, limits
 from localcloud.agent import Agent
 from localcloud.network import hosts_text
 from node.bootstrap.report_server import ReportServer
@@ -166,7 +166,7 @@ def test_a_running_machines_failed_boot_is_told_and_the_last_ones_is_not(
 
 def test_container_machines_report_from_their_own_addresses(wire: Wire, tmp_path: Path) -> None:
     """Each has a root of its own, who can write every machine's report in the bucket's folder."""
-    containers.write_isolation(tmp_path, CONTAINER)
+    isolation.write_isolation(tmp_path, CONTAINER)
     (tmp_path / "cloud" / "hosts").write_text(hosts_text({"gpu-0": "10.99.1.0", "gpu-1": "10.99.1.1"}))
     boots, reports = tmp_path / "bucket" / "boot", tmp_path / "var/lib/slurm-stacks/reports"
     boots.mkdir(parents=True)

@@ -167,7 +167,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """The folders of a cluster whose slurmctld answers."""
     (tmp_path / "run").mkdir()
     (tmp_path / "lib" / "boot").mkdir(parents=True)
-    monkeypatch.setattr(command_line, "Control", lambda *_: Pinged())
+    monkeypatch.setattr(cluster_status, "Control", lambda *_: Pinged())
     return Folders(settings(tmp_path))
 
 

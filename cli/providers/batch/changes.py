@@ -22,7 +22,8 @@ from node.design.model import Batch, ClusterDesign, Mount
 from node.system import plurals
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
-from operations.aws.batch.service import GONE, Client
+from operations.aws.batch.service import Client
+from operations.aws.batch.settling import GONE
 
 # The names that a stack file gives in AWS Batch, and that something in the account may have already.
 #

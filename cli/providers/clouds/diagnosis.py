@@ -10,7 +10,7 @@ from cli.findings import Finding, fine, from_error, stops, warns
 from infra.errors import UserError
 from infra.program import locations
 from operations import pages
-from operations.clouds import ssh_access
+from operations.clouds import own_keys
 
 # Compares the quotas of an account or a project with what a whole stack uses.
 
@@ -126,7 +126,7 @@ def installed(*programs: tuple[str, str, str]) -> Iterable[Finding]:
 
 def login_key() -> Finding:
     """Whether `ssh` has a key to offer where the machine's key was chosen before: access.mode `ssh`."""
-    if ssh_access.any_key(locations.home() / ".ssh"):
+    if own_keys.any_key(locations.home() / ".ssh"):
         return fine("ssh.key", "there is an SSH key to log in with")
     found = "the SSH agent has no key, and there is none in ~/.ssh under a usual name"
     return stops("ssh.key", found, "Add the key that the login machine accepts to the agent: `ssh-add FILE`.")
@@ -134,7 +134,7 @@ def login_key() -> Finding:
 
 def own_key() -> Finding:
     """Whether the user has a key that the cloud can make a machine accept."""
-    return _key("ssh.key", lambda: ssh_access.own_key(locations.home() / ".ssh"))
+    return _key("ssh.key", lambda: own_keys.own_key(locations.home() / ".ssh"))
 
 
 def _key(name: str, look: Callable[[], object]) -> Finding:

@@ -111,7 +111,7 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
     """Inject a fault into a node's machine.
 
     Args:
-        action: one of `localcloud.cloud.ACTIONS`.
+        action: one of `localcloud.fault_injection.ACTIONS`.
         notice: Only for `preempt`: seconds until the machine ends.
 
     Returns:

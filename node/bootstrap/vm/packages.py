@@ -8,8 +8,8 @@ from node.bootstrap.vm import (
     clouds,
     firewall,
     mariadb,
+    name_server,
     nfs_guard,
-    resolver,
     slurm_packages,
 )
 from node.design.model import BUCKETS, ClusterDesign
@@ -55,7 +55,7 @@ def of_role(design: ClusterDesign, role: str) -> list[str]:
     if role == "controller" or (design.isolation == "vm" and not design.batch):
         names.append(firewall.PACKAGE)
     if role == "controller":
-        names.append(resolver.PACKAGE)
+        names.append(name_server.PACKAGE)
         names += clouds.kind(design.provider).packages
         names += ["mariadb-server"] if design.slurm.accounting else []
         # This is for the training environment, which the local stack makes on the host. It is there without a

@@ -126,9 +126,3 @@ def resolv_conf(before: str, server: str, domain: str) -> str:
     return "".join(
         f"{line}\n" for line in [*header, *(f"nameserver {address}" for address in nameservers), *rest]
     )
-
-
-SERVICE = "names"
-PROGRAM = "/usr/sbin/dnsmasq"
-PACKAGE = "dnsmasq-base"
-"""The package of dnsmasq without its service, which would listen on every address of the machine."""

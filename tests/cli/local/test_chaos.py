@@ -18,7 +18,7 @@ from cli import main as cli
 from cli.providers.local import chaos
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import containers
+from localcloud import isolation
 from node.design.model import LocalCloud
 from node.system.codec import to_json
 from node.system.processes import ProcessId
@@ -93,7 +93,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def cloud(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     """The stack's cloud as `up` leaves it."""
     maker = Sleepers()
-    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
+    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
     served_cloud = ServedCloud(RunDirectory.make(Stack(project, "test")).path, maker)
     served_cloud.call("limits", boot_delay=0.5, **{"capacity.big": 1})
     yield served_cloud

@@ -13,10 +13,10 @@ from cli.findings import Severity
 from cli.providers.local.diagnosis.cluster import containers
 from cli.providers.local.diagnosis.cluster import images as cached_images
 from localcloud import cgroups, images, volumes
-from localcloud.containers import read_isolation
+from localcloud.isolation import read_isolation
 from node.design.model import CONTAINER, PROCESS, ClusterDesign, Mount
+from operations.local import container_images, system_packages
 from operations.local import containers as container_machines
-from operations.local import system_packages
 from operations.local.agent import end_cluster
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -34,7 +34,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
     monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
-    monkeypatch.setattr(container_machines, "image_exists", lambda _design: False)
+    monkeypatch.setattr(container_images, "image_exists", lambda _design: False)
 
 
 @pytest.mark.usefixtures("able")
@@ -88,7 +88,7 @@ class _Full:
 
 
 def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_machines, "image_exists", lambda _design: True)
+    monkeypatch.setattr(container_images, "image_exists", lambda _design: True)
     (wanted,) = containers(WANTED, lambda _design: None)
     (other,) = containers(design(isolation=PROCESS), lambda _design: None)
     assert [f.severity for f in (wanted, other)] == [Severity.FINE] * 2
@@ -120,7 +120,7 @@ def test_up_refuses_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.
 def test_the_doctor_says_how_much_the_cached_images_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container_machines, "image_folder", lambda: tmp_path / "images")
+    monkeypatch.setattr(container_images, "image_folder", lambda: tmp_path / "images")
     assert list(cached_images()) == [], "there are none yet"
     (tmp_path / "images" / "trixie-1").mkdir(parents=True)
     (tmp_path / "images" / "trixie-1" / "disk").write_bytes(b"x" * (3 << 20))

@@ -12,10 +12,13 @@ from __future__ import annotations
 from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
-from node.bootstrap.vm.resolver import PROGRAM, SERVICE
 from node.design import names
 from node.system import files
 
+SERVICE = "names"
+PROGRAM = "/usr/sbin/dnsmasq"
+PACKAGE = "dnsmasq-base"
+"""The package of dnsmasq without its service, which would listen on every address of the machine."""
 USER, GROUP = "dnsmasq", "nogroup"
 """The user and group of dnsmasq when it listens. The package makes the user."""
 STATIC = "hosts"
