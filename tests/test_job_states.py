@@ -269,7 +269,7 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
         "node/elastic/status.py", "cli/console/status.py", "cli/console/jobs.py", "cli/commands/operate.py",
         "cli/commands/sweep/watch.py",
     },
-    logs: {"node/logs/find.py", "node/logs/job_facts.py", "node/logs/slurmd_lines.py"},
+    logs: {"node/logs/job_facts.py"},
     backup: {"node/backup/take.py"},
     restored: {"node/backup/restore.py", "node/backup/restore_boot.py"},
     runs_of_a_benchmark: {"node/benchmark.py"},

@@ -14,7 +14,7 @@ from typing import Any
 from cli.findings import Check, Finding, warns
 from cli.providers.aws import existing
 from cli.providers.clouds import diagnosis
-from cli.providers.clouds.diagnosis import QUOTAS
+from cli.providers.clouds.quotas import QUOTAS
 from infra.clouds.commands import ClusterRef
 from infra.config import placeholders, provider_settings
 from infra.errors import UserError

@@ -142,7 +142,7 @@ class CloudProvider(Provider, KeepsStorage):
                 quota, otherwise 3.
         """
         from cli.findings import Severity
-        from cli.providers.clouds.diagnosis import QUOTAS
+        from cli.providers.clouds.quotas import QUOTAS
 
         headings = {
             STORAGE: "this storage cannot be used",

@@ -1,4 +1,4 @@
-"""Rules of what only AWS has: names, Neuron cores, KMS keys, NAT gateways, Capacity Blocks, placement groups."""
+"""Rules of what only AWS has: names, Neuron, KMS keys, NAT gateways, Capacity Blocks, placement groups."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from infra.config.jobs import BatchConfig
-from infra.config.mistakes import Location
 from infra.config.rules.batch_container import check_container
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.rules.instance_types import check_instance_type
@@ -199,7 +198,3 @@ def _storage(c: Context, batch: BatchConfig) -> None:
             allowed,
             "it lives as long as its job",
         )
-
-
-CONTAINER: Location = (*CLUSTER, "batch", "container")
-VARIABLES: Location = (*CONTAINER, "environment")

@@ -7,11 +7,13 @@ import re
 from pathlib import PurePosixPath
 
 from infra.config.jobs import BatchConfig
-from infra.config.rules.batch import CONTAINER, VARIABLES
+from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from node.design.model import CACHING_GIB
 from node.system import plurals
 
+CONTAINER: Location = (*CLUSTER, "batch", "container")
+VARIABLES: Location = (*CONTAINER, "environment")
 MOST_DEFINITION = 24 * 1024
 """The most bytes of a job definition (AWS Batch user guide, "Service quotas")."""
 MANIFEST = "manifest"

@@ -1,12 +1,17 @@
-"""Rules of the benchmark, the built-in training or a program of the user's."""
+"""Rules of the benchmark: the partition that it runs on, and what a job of it may ask for."""
 
 from __future__ import annotations
 
+from infra.config.cluster import AcceleratorConfig, PartitionConfig
+from infra.config.jobs import BenchmarkConfig
+from infra.config.mistakes import Location
 from infra.config.rules.benchmark_program import check_program
 from infra.config.rules.context import BENCHMARK, CLUSTER, Context
-from infra.instance_types.catalog import GRES
+from infra.instance_types.catalog import GRES, BuiltIn, InstanceType
 from node.design.model import KERAS_MNIST
 from node.system import plurals
+
+AcceleratorType = AcceleratorConfig | BuiltIn
 
 
 def check_benchmark(c: Context) -> None:
@@ -23,32 +28,26 @@ def check_benchmark(c: Context) -> None:
         )
         return
     check_program(c, benchmark)
-    names = [p.name for p in c.cluster.partitions]
-    if benchmark.partition is not None and benchmark.partition not in names:
-        whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(names)))
-        if whole and names:
-            where = (*BENCHMARK, "partition")
-            c.add(
-                "benchmark.partition-unknown",
-                where,
-                benchmark.partition,
-                f"one of the partitions: {', '.join(names)}",
-            )
-        return
-    wanted = benchmark.partition
-    partition = next((p for p in c.cluster.partitions if p.name == wanted), c.default_partition())
+    _quota(c, benchmark)
+    partition = _partition(c, benchmark)
     if partition is None:
         return
-    most = partition.nodes.max
-    at = (*CLUSTER, "partitions", c.cluster.partitions.index(partition))
-    if benchmark.nodes > most and c.sound((*at, "nodes", "max")):
-        where = (*BENCHMARK, "nodes")
-        c.add(
-            "benchmark.too-many-nodes",
-            where,
-            benchmark.nodes,
-            f"at most {most}: partition {partition.name} has no more",
-        )
+    machine = c.instance_type(partition.instance_type)
+    accelerator = partition.accelerator or (machine.accelerator if machine else None)
+    _nodes(c, benchmark, partition)
+    if machine is not None:
+        _tasks(c, benchmark, partition, machine)
+    if accelerator is not None:
+        _unused(c, benchmark, partition, accelerator)
+    if machine is not None and c.sound((*_location(c, partition), "accelerator")):
+        _gpus(c, benchmark, partition, accelerator)
+
+
+def _location(c: Context, partition: PartitionConfig) -> Location:
+    return (*CLUSTER, "partitions", c.cluster.partitions.index(partition))
+
+
+def _quota(c: Context, benchmark: BenchmarkConfig) -> None:
     quota = c.cluster.local.quota_nodes if c.cluster.local and c.provider == "local" else None
     if quota is not None and benchmark.nodes > quota:
         c.add(
@@ -57,33 +56,81 @@ def check_benchmark(c: Context) -> None:
             benchmark.nodes,
             f"at most {quota}: local.quota_nodes",
         )
-    machine = c.instance_type(partition.instance_type)
-    if machine is not None and benchmark.tasks_per_node > machine.vcpus:
-        # Slurm refuses such a job when it is submitted.
-        of = f"{partition.name} ({partition.instance_type})"
-        allowed = f"at most {machine.vcpus}, the CPUs of a node of {of}"
-        c.add("benchmark.too-many-tasks", (*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed)
-    chosen = partition.accelerator or (machine.accelerator if machine else None)
-    computes = chosen is not None and GRES.get(chosen.type, "gpu") == "gpu"
-    if chosen is not None and not computes and c.provider != "local" and benchmark.script == KERAS_MNIST:
-        # The training's TensorFlow knows NVIDIA's GPUs only, and nodes like these cost as much.
+
+
+def _partition(c: Context, benchmark: BenchmarkConfig) -> PartitionConfig | None:
+    """Return the partition that the benchmark runs on; `None`, after a mistake is added, if there is none."""
+    if benchmark.partition is None:
+        return c.default_partition()
+    partitions = {partition.name: partition for partition in c.cluster.partitions}
+    if benchmark.partition in partitions:
+        return partitions[benchmark.partition]
+    whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(c.cluster.partitions)))
+    if whole and partitions:
         c.add(
-            "benchmark.accelerator-unused",
+            "benchmark.partition-unknown",
             (*BENCHMARK, "partition"),
-            benchmark.partition or f"nothing: the default partition, {partition.name}",
-            f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
-            f"the CPUs, beside {plurals.count(chosen.count, 'idle device')} of type {chosen.type}",
-            "name another partition, or write enabled: false and submit a job for Neuron: examples/neuron.sh",
+            benchmark.partition,
+            f"one of the partitions: {', '.join(partitions)}",
         )
+    return None
+
+
+def _nodes(c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig) -> None:
+    most = partition.nodes.max
+    if benchmark.nodes > most and c.sound((*_location(c, partition), "nodes", "max")):
+        c.add(
+            "benchmark.too-many-nodes",
+            (*BENCHMARK, "nodes"),
+            benchmark.nodes,
+            f"at most {most}: partition {partition.name} has no more",
+        )
+
+
+def _tasks(c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig, machine: InstanceType) -> None:
+    if benchmark.tasks_per_node <= machine.vcpus:
         return
-    gpus = benchmark.gpus_per_node
-    if machine is None or not gpus or not c.sound((*at, "accelerator")):
+    # Slurm refuses such a job when it is submitted.
+    of = f"{partition.name} ({partition.instance_type})"
+    allowed = f"at most {machine.vcpus}, the CPUs of a node of {of}"
+    c.add("benchmark.too-many-tasks", (*BENCHMARK, "tasks_per_node"), benchmark.tasks_per_node, allowed)
+
+
+def _computes(accelerator: AcceleratorType) -> bool:
+    """Return whether the built-in training's TensorFlow can use it: it knows NVIDIA's GPUs only."""
+    return GRES.get(accelerator.type, "gpu") == "gpu"
+
+
+def _unused(
+    c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig, accelerator: AcceleratorType
+) -> None:
+    if _computes(accelerator) or c.provider == "local" or benchmark.script != KERAS_MNIST:
+        return
+    # Nodes with accelerators that the training does not use cost as much.
+    c.add(
+        "benchmark.accelerator-unused",
+        (*BENCHMARK, "partition"),
+        benchmark.partition or f"nothing: the default partition, {partition.name}",
+        f"a partition with GPUs or CPUs only: on {partition.instance_type} the training would run on "
+        f"the CPUs, beside {plurals.count(accelerator.count, 'idle device')} of type {accelerator.type}",
+        "name another partition, or write enabled: false and submit a job for Neuron: examples/neuron.sh",
+    )
+
+
+def _gpus(
+    c: Context,
+    benchmark: BenchmarkConfig,
+    partition: PartitionConfig,
+    accelerator: AcceleratorType | None,
+) -> None:
+    gpus, where = benchmark.gpus_per_node, (*BENCHMARK, "gpus_per_node")
+    if not gpus:
         return
     if c.provider == "local":
         allowed = "0: simulated devices are counted, but compute nothing"
-        c.add("benchmark.gpus-simulated", (*BENCHMARK, "gpus_per_node"), gpus, allowed, "leave it out")
+        c.add("benchmark.gpus-simulated", where, gpus, allowed, "leave it out")
         return
-    devices = chosen.count if chosen is not None and computes else 0
+    devices = accelerator.count if accelerator is not None and _computes(accelerator) else 0
     if gpus > devices:
         allowed = f"at most {devices}, the GPUs of a node of {partition.name}"
-        c.add("benchmark.too-many-gpus", (*BENCHMARK, "gpus_per_node"), gpus, allowed)
+        c.add("benchmark.too-many-gpus", where, gpus, allowed)

@@ -1,4 +1,4 @@
-"""Rules of partitions, images and instance types: names, what a type supports, what cannot be combined."""
+"""Rules of partitions: names, what their instance type supports, and what cannot be combined."""
 
 from __future__ import annotations
 

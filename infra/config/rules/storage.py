@@ -1,4 +1,4 @@
-"""Rules of storage: settings and sizes of each kind, mount paths, what `down` keeps, who may write."""
+"""Rules of storage: settings and sizes of each kind, mount paths, and the speed of disks."""
 
 from __future__ import annotations
 

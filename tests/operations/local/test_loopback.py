@@ -16,7 +16,7 @@ from tests.support.net_machines import need_net_machines
 
 ASK = """
 import json, sys
-from operations.local.run_directory import is_silent, is_unresolved
+from operations.local.loopback import is_silent, is_unresolved
 print(json.dumps([is_silent(), is_unresolved(ipv6=False), is_unresolved(ipv6=True)]))
 """
 
