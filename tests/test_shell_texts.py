@@ -29,7 +29,7 @@ from tests.support.aws_mocks import aws_design
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import CODE, ROOT
 from tests.support.gcp_mocks import gcp_design
-from workload.script import render, render_program
+from workload.script import Job, Training, render, render_program
 
 PLACE = "/home/some place"
 AWKWARD = '/home/it\'s $HOME "here"; `id`'
@@ -82,28 +82,21 @@ def texts() -> Iterator[tuple[str, str, str]]:
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
             yield f"proxy-{mode}", "sh", proxy.replace("%%", "%")
-    yield "sbatch-cpu", "sh", render(partition="debug", nodes=2, python=PLACE, code=PLACE)
+    yield "sbatch-cpu", "sh", render(Job("debug", 2, PLACE, PLACE), Training())
     yield (
         "sbatch-gpu",
         "sh",
-        render(partition="t4", nodes=2, python="/apps/py", code="/x", gpus_per_node=8, gpu_type="v100"),
+        render(Job("t4", 2, "/apps/py", "/x", gpus_per_node=8, gpu_type="v100"), Training()),
     )
     yield (
         "sbatch-program",
         "sh",
         render_program(
-            partition="t4",
-            nodes=2,
-            python=PLACE,
-            code=AWKWARD,
-            command=("code/it's.py", "--name", AWKWARD),
-            gpus_per_node=8,
-            tasks_per_node=8,
+            Job("t4", 2, PLACE, AWKWARD, gpus_per_node=8, tasks_per_node=8),
+            ("code/it's.py", "--name", AWKWARD),
         ),
     )
-    in_container = render_program(
-        partition="t4", nodes=2, python=PLACE, code=PLACE, command=("a.py",), container=AWKWARD
-    )
+    in_container = render_program(Job("t4", 2, PLACE, PLACE), ("a.py",), container=AWKWARD)
     yield "sbatch-program-container", "sh", in_container
 
 

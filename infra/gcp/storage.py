@@ -97,16 +97,16 @@ class GcpStorage(pulumi.ComponentResource):
         )
         return disk.self_link
 
-    def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
+    def _options(self, mount: Mount, ignored: list[str], **more: Any) -> pulumi.ResourceOptions:
         """Return the options of a disk or an instance.
 
         Args:
-            once: The properties that count only when it is made.
+            ignored: The properties that count only when it is made: a later change of them is ignored.
         """
         return pulumi.ResourceOptions(
             parent=self,
             delete_before_replace=True,
-            ignore_changes=once,
+            ignore_changes=ignored,
             retain_on_delete=mount.keep or None,
             **more,
         )

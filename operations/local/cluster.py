@@ -31,7 +31,7 @@ from node.system.codec import from_json
 from operations import guard as guards
 from operations import programs
 from operations.access import TOOL
-from operations.local import container_images, containers, machine_access, names, system_packages
+from operations.local import container_images, containers, machine_access, namespaces, system_packages
 from operations.local.agent import (
     agent_answers,
     controller_is_dead,
@@ -103,7 +103,7 @@ def look(stack: Stack) -> dict[str, Any]:
 def _update_namespaces(stack: Stack, run: RunDirectory, say: Callable[[str], None]) -> None:
     """Find out what machines that start from now on have of their own. Containers have all of it."""
     if not run.containers:
-        names.update(run, stack, say)
+        namespaces.update(run, stack, say)
 
 
 def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from infra.program.stack import Stack
 from localcloud import addresses
 from node.design.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
-from operations.local import agent, loopback, machine_access, names, system_packages
+from operations.local import agent, loopback, machine_access, namespaces, system_packages
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class LocalProvider(
         # Elsewhere a local cluster can only be planned.
         if design.isolation == CONTAINER or sys.platform != "linux":
             return []
-        problem = names.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
+        problem = namespaces.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
         return [] if problem is None else [problem]
 
     def leftovers(self, up: StackUp, outputs: Outputs) -> list[str]:

@@ -163,7 +163,9 @@ def test_the_resources_own_command_terminates(account: Account) -> None:
         "--region",
         "eu-west-1",
     ]
-    quick = "import operations.clouds.boots as m; m.POLL_SECONDS = 0.01; import runpy, sys; "
+    quick = (
+        "import operations.clouds.termination as m; m.TERMINATION_POLL_SECONDS = 0.01; import runpy, sys; "
+    )
     quick += "sys.argv[0] = 'x'; runpy.run_module('operations.aws', run_name='__main__')"
     line[1:3] = ["-c", quick]
     done = subprocess.run(

@@ -20,7 +20,7 @@ from node.slurm.addressing import ports_needed
 from node.system import plurals, ports
 from operations import programs
 from operations.local import loopback
-from operations.local import names as names_of_nodes
+from operations.local import namespaces as names_of_nodes
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory
 
 if TYPE_CHECKING:
