@@ -145,7 +145,7 @@ def test_the_proxy_becomes_the_aws_cli_or_says_that_there_is_none(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_to_aws, "client", lambda *_: None)
-    monkeypatch.setattr(instance_connect, "bring_key", lambda *_: None)
+    monkeypatch.setattr(__main__, "bring_key", lambda *_: None)
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
     options = __main__.parse(["proxy", "--region", "r", "--instance", "i-1", "--user", "u"])

@@ -22,7 +22,7 @@ from infra.outputs import load
 from node.design.model import SlurmSettings
 from node.system.processes import ProcessId
 from operations.local import __main__ as entry
-from operations.local import benchmark, cluster, environment_builds, system_packages
+from operations.local import benchmark, cluster, system_packages
 from tests.support import sentences
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import DEBUG, design
@@ -402,7 +402,7 @@ def test_the_environment_lies_where_the_cluster_looks(
         asked.append(given)
         return Path("/envs/abc")
 
-    monkeypatch.setattr(environment_builds, "build_environment", build)
+    monkeypatch.setattr(benchmark, "build_environment", build)
     assert local.do("environment") == {"environment": "abc"}
     ((project, kind, envs, uv),) = asked
     assert (project, kind, envs) == (local.project, "cpu", (local.run.apps / "envs").resolve())
