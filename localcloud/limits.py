@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from localcloud.machines import CloudError
-from node.design.model import LocalCloud
+from node.design.local_cloud import LocalCloud
 from node.system import plurals
 from node.system.codec import from_json, to_json
 

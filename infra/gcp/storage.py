@@ -12,8 +12,9 @@ from infra.clouds.firewall import roles
 from infra.clouds.publishing import BucketObject
 from infra.gcp.names import account_email, labels
 from infra.gcp.network import GcpNetwork
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
 from node.design.sites import MountSource
+from node.design.storage import Mount
 from node.elastic.drivers.gce.names import resource_of
 
 DISK_TYPE = "pd-balanced"

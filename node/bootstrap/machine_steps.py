@@ -18,7 +18,7 @@ from node.bootstrap.slurmd import start_slurmd
 from node.bootstrap.vm import clouds, host_keys, motd, nfs_guard, pyxis, resolver
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.health import programs as node_programs
 from node.slurm import container_conf, version
 from node.system import accounts, files, ports, waiting

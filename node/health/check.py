@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from node.design.model import Accelerator, ClusterDesign
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign
 from node.health.nvidia import dcgm, gpus, nvlink, xids
 from node.health.tools import Tool
 from node.system import plurals

@@ -45,7 +45,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
-from node.design.model import LocalCloud
+from node.design.local_cloud import LocalCloud
 from node.system import locks
 from node.system.codec import to_json
 from operations import packages

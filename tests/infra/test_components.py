@@ -19,7 +19,8 @@ from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from infra.slurm_cluster import Benchmark
-from node.design.model import BenchmarkDesign, ClusterDesign, LocalCloud
+from node.design.local_cloud import LocalCloud
+from node.design.model import BenchmarkDesign, ClusterDesign
 from node.system.codec import to_json
 from operations.local.__main__ import PASSING, VERBS
 from operations.local.run_directory import RunDirectory

@@ -13,7 +13,7 @@ import pytest
 
 from localcloud import isolation
 from localcloud.limits import ERRORS, OF_EVERY_CALL
-from node.design.model import LocalCloud
+from node.design.local_cloud import LocalCloud
 from node.system.codec import to_json
 from tests.support.sleepers import TAGS, ServedCloud, Sleepers, names, until
 

@@ -31,9 +31,11 @@ from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.vm import disks, host_keys, users
 from node.bootstrap.vm.clouds import local
+from node.design.containers import Containers
 from node.design.folders import Folders
-from node.design.model import Containers, Host, Mount
+from node.design.model import Host
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.gcp import services
 from node.system import accounts
 from tests.support import whole_boot

@@ -18,8 +18,9 @@ from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import baking, drivers, lustre, mariadb, nvidia_driver, packages
 from node.bootstrap.vm.clouds import cloudwatch
-from node.design.model import Mount, Partition, Settings, SlurmSettings
+from node.design.model import Partition, Settings, SlurmSettings
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.http_client import Answer
 from tests.support.doubles import settings
@@ -173,7 +174,7 @@ def test_drivers_are_placed_and_not_loaded(
 def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from node.design.model import Accelerator
+    from node.design.accelerators import Accelerator
 
     nvidia_packages(monkeypatch)
     run = Recorder()

@@ -14,7 +14,9 @@ from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import signed_files
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.signed_files import Signer
-from node.design.model import Accelerator, Mount, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.cloud_api import UnreachableError
 from node.system.http_client import Answer

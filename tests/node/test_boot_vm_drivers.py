@@ -16,7 +16,8 @@ from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import drivers, efa, nvidia_driver, nvidia_gpus, signed_files
 from node.bootstrap.vm.signed_files import Signer
-from node.design.model import Accelerator, AwsPartition, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import AwsPartition, Partition
 from node.slurm import hardware
 from node.system import http_client
 from node.system.http_client import Answer

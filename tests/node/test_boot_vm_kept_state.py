@@ -17,7 +17,8 @@ from node.bootstrap.services import Service
 from node.bootstrap.systemd_services import unit_text
 from node.bootstrap.vm import disks, host_keys, kept_state, mariadb, mounts, state_guard
 from node.design.folders import Folders
-from node.design.model import Mount, Settings, SlurmSettings
+from node.design.model import Settings, SlurmSettings
+from node.design.storage import Mount
 from node.elastic import programs
 from node.system import subprocesses
 from tests.support.recorded import Recorder, machine

@@ -14,7 +14,8 @@ import pytest
 
 from node.bootstrap import command, machine_steps
 from node.bootstrap.vm import apt_repositories, hashed_files, packages, pyxis
-from node.design.model import Containers, Mount, Package
+from node.design.containers import Containers, Package
+from node.design.storage import Mount
 from node.slurm import container_conf as texts
 from node.system import http_client
 from node.system.cloud_api import ServiceError, UnreachableError

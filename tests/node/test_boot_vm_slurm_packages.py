@@ -25,8 +25,9 @@ from node.bootstrap.vm import (
     slurm_source,
 )
 from node.bootstrap.vm.signed_files import Signer
-from node.design.model import Package, SlurmSettings
+from node.design.containers import Package
 from node.design.model import Repository as AptRepository
+from node.design.model import SlurmSettings
 from node.system import http_client
 from node.system.cloud_api import ServiceError
 from node.system.http_client import Answer

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from node.design.local_cloud import LocalCloud
 from node.design.model import Budget as Said
-from node.design.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
+from node.design.model import ClusterDesign, Partition, SlurmSettings
 from node.elastic.budget import Budget, amount, available_capacity, launch_seconds, summary, used_up
 from node.elastic.driver import AvailableCapacity, ErrorClass, Failure, LaunchGroup, Machine, MachineState
 from node.elastic.ledger import Account, Ledger

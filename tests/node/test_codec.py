@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from node.design.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from node.design.accelerators import Accelerator
+from node.design.local_cloud import LocalCloud
+from node.design.model import Hook, Partition, Settings
+from node.design.storage import Mount
 from node.system.codec import from_json, to_json
 from tests.support.doubles import design, settings
 

@@ -18,7 +18,8 @@ from cli.disks import troubles
 from cli.providers import condition
 from node import cluster_status
 from node.design.folders import Folders
-from node.design.model import Mount, SlurmSettings
+from node.design.model import SlurmSettings
+from node.design.storage import Mount
 from node.elastic import disks
 from node.elastic.disks import Disks, failed_write, reading
 from tests.support.checkout import ROOT

@@ -12,7 +12,8 @@ from node.bootstrap import steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, apt_repositories, lustre, neuron, nvidia_driver, openpgp, running_kernel
 from node.bootstrap.vm import drivers as drivers_of_nodes
-from node.design.model import Accelerator, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
 from node.slurm import hardware
 from node.system import http_client
 from node.system.http_client import Answer

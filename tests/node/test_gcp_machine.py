@@ -17,7 +17,8 @@ from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.systemd_services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine, mounts, os_login
 from node.bootstrap.vm.clouds import gcp
-from node.design.model import Hook, Mount, Network
+from node.design.model import Hook, Network
+from node.design.storage import Mount
 from node.system import http_client
 from tests.support import whole_boot
 from tests.support.checkout import until

@@ -20,7 +20,7 @@ from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
 from node.bootstrap.systemd_services import unit_text
 from node.bootstrap.vm import clouds, notices
-from node.design.model import Accelerator
+from node.design.accelerators import Accelerator
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import NEAR_SECONDS, Verb

@@ -19,7 +19,8 @@ from node.bootstrap import steps
 from node.bootstrap.context import Context
 from node.bootstrap.vm import cloud_client, nvidia_gpus
 from node.bootstrap.vm import packages as distribution
-from node.design.model import Accelerator, GcpPartition, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import GcpPartition, Partition
 from node.elastic import programs
 from node.slurm import hardware
 from tests.support.checkout import ROOT

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from node.design.accelerators import Accelerator
 from node.design.health import CHECKS, Health, JobScript
-from node.design.model import Accelerator, AwsPartition, Partition, SlurmSettings
+from node.design.model import AwsPartition, Partition, SlurmSettings
 from node.elastic.launcher import Replacements
 from node.health import nvidia
 from node.health.check import Expected, When, expected, faults, in_a_line

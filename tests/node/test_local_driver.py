@@ -17,7 +17,8 @@ from localcloud import isolation, limits
 from localcloud.agent import Agent
 from localcloud.network import hosts_text
 from node.bootstrap.report_server import ReportServer
-from node.design.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
+from node.design.accelerators import Accelerator
+from node.design.model import CONTAINER, ClusterDesign, Partition, Settings
 from node.design.sites import LocalSite
 from node.elastic.driver import AvailableCapacity, ErrorClass, LaunchGroup, MachineState
 from node.elastic.drivers import load

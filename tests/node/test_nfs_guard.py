@@ -14,7 +14,7 @@ import pytest
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm import firewall, nfs_guard
-from node.design.model import Mount
+from node.design.storage import Mount
 from tests.support.recorded import machine
 
 NOBODY = 65534

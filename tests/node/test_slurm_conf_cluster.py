@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from node.design.model import Accelerator, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
 from node.logs import job_output
 from node.slurm import topology
 from node.slurm.hostlist import expand

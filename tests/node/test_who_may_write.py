@@ -15,7 +15,7 @@ from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.bootstrap import machine_steps
 from node.bootstrap.vm import disks, host_keys, kept_state, mounts
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import accounts
 from tests.support import shipped
 from tests.support.recorded import machine

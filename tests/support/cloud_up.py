@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from infra.program.stack import Stack
-from node.design.model import Access, ClusterDesign, Mount, Partition
+from node.design.model import Access, ClusterDesign, Partition
+from node.design.storage import Mount
 from operations.clouds import termination
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, head

@@ -18,7 +18,9 @@ from infra.aws.batch import access
 from infra.aws.tags import CLUSTER, STACK
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
-from node.design.model import Batch, ClusterDesign, Mount
+from node.design.batch import Batch
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 from node.system import plurals
 from operations.aws.account import explained
 from operations.aws.batch import shutdown

@@ -7,7 +7,8 @@ from typing import Any
 
 from cli.findings import Finding, fine, stops, warns
 from infra.gcp.storage import REGIONAL
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 from node.elastic.drivers.gce.names import instance_of, resource_of, short
 from operations.gcp.account import Account, GoogleError
 from operations.gcp.leftovers import KEPT, bucket

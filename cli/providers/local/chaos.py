@@ -18,7 +18,7 @@ from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
 from localcloud.limits import CAPACITY
-from node.design.model import LocalCloud
+from node.design.local_cloud import LocalCloud
 from node.slurm.hostlist import fold
 from node.system import rpc
 from node.system.codec import to_json

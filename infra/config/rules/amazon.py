@@ -9,7 +9,7 @@ from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.instance_types.catalog import NEURON_CORES
-from node.design.model import SUBNET_MANAGED
+from node.design.accelerators import SUBNET_MANAGED
 
 IMAGE_PREFIX = "image-"
 """Prefix of the names of machines that become images."""

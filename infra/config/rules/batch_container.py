@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from infra.config.jobs import BatchConfig
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, MISSING, Context
-from node.design.model import CACHING_GIB
+from node.design.batch import CACHING_GIB
 from node.system import plurals
 
 CONTAINER: Location = (*CLUSTER, "batch", "container")

@@ -12,7 +12,7 @@ import os
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, apt_repositories, disks
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import files
 from node.system.cloud_api import ServiceError
 

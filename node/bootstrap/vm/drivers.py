@@ -8,7 +8,8 @@ from node.bootstrap.vm.efa import EFA_FI_INFO, EFA_VERSION, ensure_interfaces, i
 from node.bootstrap.vm.neuron import ensure_neuron_devices, install_neuron
 from node.bootstrap.vm.nvidia_driver import install_nvidia
 from node.bootstrap.vm.nvidia_gpus import ensure_gpus, flavour_of, switched
-from node.design.model import Accelerator, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
 
 
 def has_nvidia(accelerator: Accelerator) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
 from node.bootstrap.vm.hashed_files import DRAFTS, STAMPS, download
-from node.design.model import Package
+from node.design.containers import Package
 from node.system import files
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.bootstrap.vm import buckets, drivers, nvidia_gpus, packages, slurm_packages
-from node.design.model import BUCKETS, ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition
+from node.design.storage import BUCKETS
 
 ROLE = "image"
 """The role of a machine that becomes an image."""

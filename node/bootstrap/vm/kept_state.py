@@ -22,7 +22,7 @@ from pathlib import Path
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks, host_keys, state_guard, users
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import accounts, files, plurals
 from node.system.waiting import wait_at_most
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm.firewall import install, table
-from node.design.model import Mount
+from node.design.storage import Mount
 
 NFS_NAME = "nfs"
 NFS_TABLE = "slurm_stacks_nfs"

@@ -9,7 +9,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt
 from node.bootstrap.vm.nvidia_driver import Flavour, install_nvidia
-from node.design.model import Accelerator
+from node.design.accelerators import Accelerator
 from node.system import plurals
 from node.system.waiting import wait_at_most
 

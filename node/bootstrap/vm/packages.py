@@ -14,7 +14,8 @@ from node.bootstrap.vm import (
     nfs_guard,
     slurm_packages,
 )
-from node.design.model import BUCKETS, ClusterDesign
+from node.design.model import ClusterDesign
+from node.design.storage import BUCKETS
 from node.slurm import container_conf
 from node.system import files
 

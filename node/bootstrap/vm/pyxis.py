@@ -8,7 +8,7 @@ from pathlib import Path
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import apt, apt_repositories, hashed_packages
-from node.design.model import Containers
+from node.design.containers import Containers
 from node.slurm import container_conf
 from node.system import files
 

@@ -11,7 +11,8 @@ from infra.aws.batch import access
 from infra.aws.tags import log_group
 from infra.clouds.commands import ClusterRef
 from infra.errors import NotUpError
-from node.design.model import Batch, ClusterDesign
+from node.design.batch import Batch
+from node.design.model import ClusterDesign
 from operations.aws import account
 from operations.aws.account import explained
 

@@ -18,7 +18,8 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.design.model import Access, AwsPartition, AwsSettings, Backup, ClusterDesign, Image, Mount, Network
+from node.design.model import Access, AwsPartition, AwsSettings, Backup, ClusterDesign, Image, Network
+from node.design.storage import Mount
 from operations.aws import account as aws_account
 from operations.clouds import own_keys
 from tests.support import sentences

@@ -14,7 +14,8 @@ from cli.providers.clouds.quotas import Wanted
 from cli.providers.gcp import diagnosis, quotas
 from cli.providers.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
-from node.design.model import Accelerator, ClusterDesign
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign
 from operations.gcp import account
 from tests.support import sentences
 from tests.support.fake_gce import Fault

@@ -16,7 +16,8 @@ from cli.providers.gcp import diagnosis, existing
 from cli.providers.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
-from node.design.model import Backup, Hook, Mount
+from node.design.model import Backup, Hook
+from node.design.storage import Mount
 from operations.gcp import account, leftovers
 from tests.support import sentences
 from tests.support.checkout import ROOT

@@ -19,7 +19,7 @@ from cli.providers.local import chaos
 from infra.program import locations
 from infra.program.stack import Stack
 from localcloud import isolation
-from node.design.model import LocalCloud
+from node.design.local_cloud import LocalCloud
 from node.system.codec import to_json
 from node.system.processes import ProcessId
 from operations.local.agent import agent_process

@@ -14,7 +14,7 @@ from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.design.model import Mount
+from node.design.storage import Mount
 from operations.aws import images, kept, leftovers, machines
 from operations.clouds.kept import KeptStorage, kept_report
 from tests.support.aws_account import REGION, Account, account, moto

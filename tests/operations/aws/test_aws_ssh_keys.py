@@ -193,7 +193,7 @@ def test_without_a_program_the_shell_still_knows_where_things_lie() -> None:
     gpu, cpu = aws_design(), aws_design(partitions=(CPU,))
     from dataclasses import replace
 
-    from node.design.model import Accelerator
+    from node.design.accelerators import Accelerator
 
     gpu = replace(gpu, partitions=(replace(CPU, accelerator=Accelerator("t4", 1)),))
     for design, kind in ((gpu, "gpu"), (cpu, "cpu")):

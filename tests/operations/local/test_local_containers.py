@@ -14,7 +14,8 @@ from cli.providers.local.diagnosis.cluster import containers
 from cli.providers.local.diagnosis.cluster import images as cached_images
 from localcloud import cgroups, images, volumes
 from localcloud.isolation import read_isolation
-from node.design.model import CONTAINER, PROCESS, ClusterDesign, Mount
+from node.design.model import CONTAINER, PROCESS, ClusterDesign
+from node.design.storage import Mount
 from operations.local import container_images, system_packages
 from operations.local import containers as container_machines
 from operations.local.agent import end_cluster

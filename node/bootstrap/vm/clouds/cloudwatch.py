@@ -13,8 +13,8 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import apt, signed_files
 from node.bootstrap.vm.clouds.interface import LOGS
 from node.bootstrap.vm.signed_files import Signer
-from node.design.model import Mount
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.system import files
 
 AGENT = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"

@@ -9,8 +9,9 @@ from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
 from node.bootstrap.vm.ops_agent import asked_for, install_agent, ship
 from node.bootstrap.vm.os_login import BY_ID, LOCAL_SSD, NAMING, prepare_os_login
-from node.design.model import Mount, Settings
+from node.design.model import Settings
 from node.design.sites import MountSource
+from node.design.storage import Mount
 from node.elastic.drivers.gce.names import node_of
 from node.gcp.metadata import GPU_MAINTENANCE_SECONDS, Metadata
 from node.gcp.services import SCHEME, Bucket, Secret
