@@ -27,7 +27,7 @@ from node.design import accelerators, containers, model, time_limits
 from node.design.batch import Batch
 from node.design.containers import Package
 from node.design.health import Health
-from node.design.local_cloud import LocalCloud
+from node.design.local_cloud import CloudBehaviour
 from node.design.storage import Gp3, Mount
 from node.system import codec
 
@@ -109,10 +109,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     return replace(draft, slurm=_slurm(cluster, facts, draft))
 
 
-def local_cloud(config: LocalConfig | None) -> LocalCloud:
+def local_cloud(config: LocalConfig | None) -> CloudBehaviour:
     """Return the behaviour of the local cloud until `./cluster chaos` changes it."""
     settings = config.model_dump(exclude={"isolation", "suite", "price_hour"}) if config else {}
-    return LocalCloud(**settings)
+    return CloudBehaviour(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:

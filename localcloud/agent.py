@@ -21,11 +21,12 @@ from types import FrameType
 from typing import Any
 
 from localcloud import addresses, isolation
+from localcloud.behaviour import changed, refusal
 from localcloud.cloud import Cloud
 from localcloud.init import become_subreaper
-from localcloud.limits import Limits, changed, refusal
 from localcloud.machines import COMPUTE, CloudError
 from localcloud.network import read_hosts
+from node.design.local_cloud import CloudBehaviour
 from node.design.model import CONTAINER
 from node.system import files, foreign, rpc
 from node.system.accounts import IDS
@@ -195,12 +196,12 @@ class AgentLock:
                 os.utime(self._note)
 
 
-def _limits(file: Path) -> Limits:
+def _limits(file: Path) -> CloudBehaviour:
     """Return the limits that were set last, or the defaults if the file is missing or damaged."""
     try:
-        return changed(Limits(), foreign.record(file))
+        return changed(CloudBehaviour(), foreign.record(file))
     except (FileNotFoundError, ValueError, TypeError, AttributeError, CloudError):
-        return Limits()
+        return CloudBehaviour()
 
 
 def main() -> None:

@@ -11,12 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from localcloud import behaviour as rules
 from localcloud import cores
-from localcloud import limits as rules
+from localcloud.behaviour import LaunchAllowance, RunningMachine
 from localcloud.fault_injection import FaultInjector
-from localcloud.limits import LaunchAllowance, Limits, RunningMachine
 from localcloud.machines import COMPUTE, CloudError, MachineRuntime
 from localcloud.records import LaunchRecord, MachineRecord, MachineStore
+from node.design.local_cloud import CloudBehaviour
 
 NAME_IN_USE = "NameInUse"
 KEEP_TERMINATED_SECONDS = 60.0
@@ -35,7 +36,7 @@ class Cloud:
         limits: The cloud's settings; they may be replaced at any time.
     """
 
-    def __init__(self, folder: Path, runtime: MachineRuntime, limits: Limits) -> None:
+    def __init__(self, folder: Path, runtime: MachineRuntime, limits: CloudBehaviour) -> None:
         self._file = folder / "machines.json"
         self._runtime = runtime
         self.limits = limits

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class LocalCloud:
+class CloudBehaviour:
     """The limits and the simulated failures of the local cloud. `None` means no limit.
 
     Attributes:

@@ -14,7 +14,7 @@ from node.design.accelerators import Accelerator
 from node.design.batch import Batch
 from node.design.containers import Containers, Package
 from node.design.health import Health, JobScript
-from node.design.local_cloud import LocalCloud
+from node.design.local_cloud import CloudBehaviour
 from node.design.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.design.storage import Gp3, Mount
 
@@ -386,7 +386,7 @@ class ClusterDesign:
     access: Access = field(default_factory=Access)
     network: Network = field(default_factory=Network)
     image: Image = field(default_factory=Image)
-    local: LocalCloud = field(default_factory=LocalCloud)
+    local: CloudBehaviour = field(default_factory=CloudBehaviour)
     batch: Batch | None = None
     aws: AwsSettings = field(default_factory=AwsSettings)
     tags: dict[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from localcloud import isolation, limits
+from localcloud import behaviour, isolation
 from localcloud.agent import Agent
 from localcloud.network import hosts_text
 from node.bootstrap.report_server import ReportServer
@@ -229,11 +229,11 @@ def test_room_is_told_with_its_cause(driver: LocalDriver, wire: Wire) -> None:
 
 def test_the_clouds_own_errors_are_classed(driver: LocalDriver, wire: Wire) -> None:
     """Each class that `api_error` may name comes out as that class."""
-    for kind in limits.ERRORS:
+    for kind in behaviour.ERRORS:
         wire.limits(api_error=kind)
         (failure,) = driver.launch(group("gpu-0")).failures
         assert failure.kind == kind
-        if kind in limits.OF_EVERY_CALL:
+        if kind in behaviour.OF_EVERY_CALL:
             with pytest.raises(rpc.RpcError):
                 driver.list()
             with pytest.raises(rpc.RpcError):
