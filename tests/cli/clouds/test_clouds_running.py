@@ -23,7 +23,7 @@ from node.design.model import Host
 from node.design.storage import Mount
 from node.slurm.fields import LISTED
 from operations.access import StackUp
-from operations.clouds.cloud import KeptStorage
+from operations.clouds.kept import KeptStorage
 from operations.openssh import SshError
 from tests.support import sentences
 from tests.support.cloud_up import (
