@@ -6,7 +6,6 @@ lines of `ssh` and ProxyCommands, which a shell reads, so each of these values m
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -16,21 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cli.output_values import OPTION, check, shown
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from infra.outputs.contract import ClusterOutput, Login, LoginAccess, OutputError, load
-from infra.program.locations import ID_LENGTH
+from infra.outputs.contract import OutputError, load
 from node.logs.text import printable
 from node.system import foreign
-from operations import openssh, pages, programs
+from operations import pages, programs
 from operations.access import Published
 
-OPTION = "--outputs"
 STDIN = "-"
 MOST_BYTES = 16 << 20
 MOST_NAMED = 10
 """The most outputs that a message names."""
 PULUMI_SECONDS = 90.0
-LONGEST_VALUE = 60
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _STACK = re.compile(rf"{_PART}/{_PART}/{_PART}")
 _FAMILY = "slurm-stacks/v"
@@ -53,7 +50,7 @@ def read(option: str) -> Published:
     except OutputError as error:
         lines = map(printable, str(error).splitlines())
         raise UserError("\n".join(lines), EXIT_USAGE, code="outputs.contract") from None
-    _check(option, cluster)
+    check(option, cluster)
     return Published(option, cluster)
 
 
@@ -71,7 +68,7 @@ def _split(option: str) -> tuple[str, str]:
     if sources:
         return sources[0]
     raise UserError(
-        f"{OPTION} {_shown(option)}: there is no such file. Allowed: {_ALLOWED}",
+        f"{OPTION} {shown(option)}: there is no such file. Allowed: {_ALLOWED}",
         EXIT_USAGE,
         code="outputs.source",
     )
@@ -183,7 +180,7 @@ def _chosen(option: str, source: str, output: str, value: Any) -> Any:
             f"{where}: there are {len(meant)} clusters; {choices}", EXIT_USAGE, code="outputs.several"
         )
     raise UserError(
-        f"{where}: no output {_shown(output)} has a cluster; {choices}",
+        f"{where}: no output {shown(output)} has a cluster; {choices}",
         EXIT_USAGE,
         code="outputs.no-such-cluster",
     )
@@ -197,7 +194,7 @@ def _nothing(value: Any) -> str:
     """Return what is there in place of a cluster, and what to do."""
     export = 'pulumi.export("train", cluster.cluster)'
     if not isinstance(value, Mapping):
-        return f"{_shown(value)} is neither a cluster nor an object of outputs. Allowed: {_ALLOWED}"
+        return f"{shown(value)} is neither a cluster nor an object of outputs. Allowed: {_ALLOWED}"
     if not value:
         return f"the stack has no outputs: it is not up, or its program exports none. Export one: {export}"
     secret = [str(key) for key, part in value.items() if part == "[secret]"]
@@ -211,88 +208,4 @@ def _nothing(value: Any) -> str:
 
 def _named(names: Any) -> str:
     every = [*names]
-    return ", ".join([*map(_shown, every[:MOST_NAMED]), *["…"][: len(every) > MOST_NAMED]])
-
-
-# The values that commands use, and their forms.
-
-_USERS = r"[a-z_][a-z0-9_-]{0,31}"
-_REGION = (r"[a-z]{2,}[a-z0-9-]{2,38}[a-z0-9]", "a region")
-_ZONE = (r"[a-z]{2,}[a-z0-9-]{2,38}[a-z0-9]", "a zone")
-_PROJECT = (r"([a-z0-9.-]{1,63}:)?[a-z][a-z0-9-]{1,61}[a-z0-9]", "a project's id")
-_MODES: dict[str, tuple[str, ...]] = {"aws": ("ssh", "ssm"), "gcp": ("ssh", "iap"), "local": ("local",)}
-_MACHINES = {
-    "aws": (r"i-[0-9a-f]{8,17}", "an instance's id, i-…"),
-    "gcp": (r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "an instance's name"),
-    "local": (rf"[0-9a-f]{{{ID_LENGTH}}}", f"{ID_LENGTH} hexadecimal digits"),
-}
-_ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?"
-
-
-def _check(option: str, cluster: ClusterOutput) -> None:
-    """Refuse outputs with a value that has not its form, or that do not say how to reach the machine.
-
-    Raises:
-        UserError: The message has every such value with its path.
-    """
-    where = f"{OPTION} {printable(option)}"
-    if cluster.scheduler.name == "batch":
-        raise UserError(
-            f"{where}: this is AWS Batch, which has no login machine to ask. Its stack file has what the "
-            "commands need: use --stack in the checkout that has it",
-            EXIT_REFUSED,
-            code="outputs.batch",
-        )
-    if cluster.login is None or cluster.login.access is None:
-        raise UserError(
-            f"{where}: login.access is missing, which says how to reach the login machine: an older version "
-            "made the cluster. Update slurm-stacks in its program, and run `pulumi up`",
-            EXIT_REFUSED,
-            code="outputs.no-access",
-        )
-    if wrong := [*_wrong(cluster, cluster.login, cluster.login.access)]:
-        lines = "\n".join(f"  {path}: {_shown(value)}; allowed: {allowed}" for path, value, allowed in wrong)
-        raise UserError(
-            f"{where}: a cluster of slurm-stacks does not publish such values, so nothing was run:\n{lines}\n"
-            "Something changed them on their way, or another program made them. Take the outputs from their "
-            "stack: pulumi stack output --json",
-            EXIT_REFUSED,
-            code="outputs.value",
-        )
-
-
-def _wrong(cluster: ClusterOutput, login: Login, access: LoginAccess) -> Iterator[tuple[str, Any, str]]:
-    """Yield path, value and what is allowed of each value that has not its form."""
-    provider = cluster.provider
-    modes = _MODES[provider]
-    rows: list[tuple[str, Any, tuple[str, str]]] = [
-        ("name", cluster.name, (r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a cluster's name")),
-        ("stack", cluster.stack, (r"[A-Za-z0-9_.-]{1,200}", "a stack's name")),
-        ("login.address", login.address, (_ADDRESS, "a host name or an address")),
-        ("login.access.mode", access.mode, ("|".join(modes), f"{' or '.join(modes)} on {provider}")),
-        ("login.access.machine", access.machine, _MACHINES[provider]),
-    ]
-    if provider != "local":
-        rows.append(("region", cluster.region, _REGION))
-    if provider == "aws":
-        rows.append(("login.access.user", access.user, (_USERS, "a user's name")))
-    if provider == "gcp":
-        rows += [("zone", cluster.zone, _ZONE), ("project", cluster.project, _PROJECT)]
-    for path, value, (pattern, words) in rows:
-        if not isinstance(value, str) or re.fullmatch(pattern, value, re.ASCII) is None:
-            yield path, value, words
-    if provider == "local":
-        return
-    if not login.host_keys:
-        yield "login.host_keys", [], "at least one public SSH host key"
-    for index, line in enumerate(login.host_keys):
-        try:
-            openssh.parse_host_keys([line])
-        except UserError:
-            yield f"login.host_keys[{index}]", line, "a public SSH host key, such as ssh-ed25519 AAAA…"
-
-
-def _shown(value: object) -> str:
-    """Return a value as JSON in ASCII, shortened. No control character of it reaches the terminal."""
-    text = printable(json.dumps(value))
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return ", ".join([*map(shown, every[:MOST_NAMED]), *["…"][: len(every) > MOST_NAMED]])

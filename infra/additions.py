@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TypedDict
 
-from node.design.model import ClusterDesign, Containers
+from node.design.containers import Containers
+from node.design.model import ClusterDesign
 from node.system import plurals
 
 BAKE_TIME = "a quarter to half an hour"

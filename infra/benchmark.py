@@ -14,9 +14,9 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from infra import bundle, environments
 from infra.errors import EXIT_USAGE, UnusableFileError, UserError
@@ -28,6 +28,8 @@ from workload.program import FILES, LAUNCHER
 
 if TYPE_CHECKING:
     import pulumi
+
+    from workload.script import Job
 
 MOST_FILES = 2000
 MOST_BYTES = 32 << 20
@@ -250,9 +252,9 @@ class BenchmarkRun:
 
 
 def _training(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
-    from workload.script import render
+    from workload.script import Training, render
 
-    return render(
+    options = Training(
         epochs=training.epochs,
         profile=training.profile,
         data=training.data,
@@ -261,35 +263,33 @@ def _training(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, 
         learning_rate=training.learning_rate,
         average_every=training.average_every,
         cache=f"{layout.apps}/data",
-        **_common(design, training, layout, digest),
     )
+    return render(_job(design, training, layout, digest), options)
 
 
 def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> str:
     from workload.script import render_program
 
-    return render_program(
-        command=(training.script, *training.arguments),
-        tasks_per_node=training.tasks_per_node,
-        container=training.container,
-        **_common(design, training, layout, digest),
-    )
+    job = replace(_job(design, training, layout, digest), tasks_per_node=training.tasks_per_node)
+    return render_program(job, (training.script, *training.arguments), training.container)
 
 
-def _common(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> dict[str, Any]:
-    """Return what the scripts of all benchmarks say."""
+def _job(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> Job:
+    """Return the job that any benchmark is."""
+    from workload.script import Job
+
     partition = design.partition(training.partition)
-    return {
-        "partition": partition.name,
-        "nodes": training.nodes,
-        "gpus_per_node": training.gpus_per_node,
-        "python": interpreter(layout),
-        "code": f"{layout.shared}/bench/{digest[:16]}",
-        "stack": design.stack,
-        "machine": partition.instance_type,
-        "digest": digest,
-        "price_hour": partition.price_hour,
-    }
+    return Job(
+        partition=partition.name,
+        nodes=training.nodes,
+        python=interpreter(layout),
+        code=f"{layout.shared}/bench/{digest[:16]}",
+        gpus_per_node=training.gpus_per_node,
+        stack=design.stack,
+        machine=partition.instance_type,
+        digest=digest,
+        price_hour=partition.price_hour,
+    )
 
 
 class Layout(Protocol):

@@ -22,8 +22,9 @@ from infra.program.locations import cache_root
 from infra.program.project_files import ProjectFileError
 from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
+from node.design.containers import Package
 from node.design.health import EPILOG, PROLOG
-from node.design.model import ClusterDesign, Package, Settings
+from node.design.model import ClusterDesign, Settings
 from node.system.codec import to_json
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Catalog, catalog
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 from node.system import plurals
 
 HOURS_A_MONTH = 730.0

@@ -23,9 +23,12 @@ from infra.config.cluster import (
 from infra.config.fields import Section, clock, time_limit_seconds
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
-from node.design import model, time_limits
+from node.design import accelerators, containers, model, time_limits
+from node.design.batch import Batch
+from node.design.containers import Package
 from node.design.health import Health
-from node.design.model import Batch, LocalCloud, Package
+from node.design.local_cloud import CloudBehaviour
+from node.design.storage import Gp3, Mount
 from node.system import codec
 
 T = TypeVar("T")
@@ -106,10 +109,10 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
     return replace(draft, slurm=_slurm(cluster, facts, draft))
 
 
-def local_cloud(config: LocalConfig | None) -> LocalCloud:
+def local_cloud(config: LocalConfig | None) -> CloudBehaviour:
     """Return the behaviour of the local cloud until `./cluster chaos` changes it."""
     settings = config.model_dump(exclude={"isolation", "suite", "price_hour"}) if config else {}
-    return LocalCloud(**settings)
+    return CloudBehaviour(**settings)
 
 
 def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.BenchmarkDesign | None:
@@ -148,12 +151,12 @@ def _budget(cluster: ClusterConfig) -> model.Budget:
     return model.Budget(config.max_usd, config.max_hours, config.running_jobs or usual)
 
 
-def _containers(cluster: ClusterConfig) -> model.Containers | None:
+def _containers(cluster: ClusterConfig) -> containers.Containers | None:
     config = cluster.containers
     if config is None:
         return None
     packages = tuple(Package(package.source, package.sha256) for package in config.packages)
-    return model.Containers(config.runtime, packages, config.images)
+    return containers.Containers(config.runtime, packages, config.images)
 
 
 def _trains(config: StackConfig) -> bool:
@@ -198,7 +201,7 @@ def slurm_time(limit: str) -> str:
     return f"{days}-{clock(rest)}" if days else clock(rest)
 
 
-def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[model.Mount, ...]) -> tuple[model.Host, ...]:
+def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[Mount, ...]) -> tuple[model.Host, ...]:
     cluster = config.cluster
     machine = cluster.controller.instance_type or DEFAULT_MACHINE[cluster.provider]
     public = ("public",) if cluster.access.mode == "ssh" else ()
@@ -324,12 +327,12 @@ def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:
 
 def _accelerator(
     cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType
-) -> model.Accelerator | None:
+) -> accelerators.Accelerator | None:
     """Return the accelerators that the partition asks for, or those that are part of the instance type."""
     chosen = partition.accelerator or machine.accelerator
     if chosen is None:
         return None
-    return model.Accelerator(
+    return accelerators.Accelerator(
         type=chosen.type,
         count=chosen.count,
         gres=GRES.get(chosen.type, "gpu"),
@@ -421,12 +424,12 @@ def _local_price(cluster: ClusterConfig, partition: PartitionConfig) -> float:
     return next((price for price in prices if price is not None), 0.0)
 
 
-def gp3_of(config: Gp3Config | None) -> model.Gp3 | None:
+def gp3_of(config: Gp3Config | None) -> Gp3 | None:
     """Return the performance of a disk; `None` means what every gp3 volume has."""
-    return model.Gp3(config.iops, config.throughput_mibs) if config is not None else None
+    return Gp3(config.iops, config.throughput_mibs) if config is not None else None
 
 
-def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+def mounts_of(cluster: ClusterConfig) -> tuple[Mount, ...]:
     """Return the directories that machines mount.
 
     On the local stack process machines share this machine's directories, so nothing is mounted. Containers
@@ -435,7 +438,10 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     if cluster.provider == "local":
         if cluster.has_process_machines():
             return ()
-        return (*(model.Mount(path=path, kind="bind") for path in ("/apps", "/home")), *_state_mount(cluster))
+        return (
+            *(Mount(path=path, kind="bind") for path in ("/apps", "/home")),
+            *_state_mount(cluster),
+        )
     storage = cluster.storage
     # AWS Batch has no controller that could export directories.
     default = SharedStorage() if cluster.scheduler == "slurm" else None
@@ -448,15 +454,15 @@ def mounts_of(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     if isinstance(storage.local_scratch, LocalScratch):
         path = storage.local_scratch.path
         options = MOUNT_OPTIONS["nvme"]
-        mounts.append(model.Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
+        mounts.append(Mount(path, "nvme", ("compute",), name="local_scratch", options=options))
     return (*mounts, *_state_mount(cluster))
 
 
-def _state_mount(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
+def _state_mount(cluster: ClusterConfig) -> tuple[Mount, ...]:
     if not cluster.keeps_state():
         return ()
     part = cluster.storage.state or StateStorage()
-    mount = model.Mount(
+    mount = Mount(
         path=model.STATE,
         kind="disk",
         roles=("controller",),
@@ -473,8 +479,8 @@ def _state_mount(cluster: ClusterConfig) -> tuple[model.Mount, ...]:
     return (mount,)
 
 
-def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> model.Mount:
-    return model.Mount(
+def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> Mount:
+    return Mount(
         path=bucket.path,
         kind="s3" if bucket.bucket.startswith("s3://") else "gcs",
         roles=roles,
@@ -484,7 +490,7 @@ def _bucket_mount(index: int, bucket: BucketConfig, roles: tuple[str, ...]) -> m
     )
 
 
-def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
+def _shared_mount(name: str, part: SharedStorage) -> Mount:
     lustre = part.kind == "fsx_lustre" and part.existing is None
     exported = part.kind == "nfs" and not part.is_export()
     deployment = {"fsx_lustre": part.lustre_deployment(), "filestore": part.tier or "BASIC_HDD"}.get(
@@ -493,7 +499,7 @@ def _shared_mount(name: str, part: SharedStorage) -> model.Mount:
     if part.existing is not None:
         # Its owner chose what it is.
         deployment = None
-    return model.Mount(
+    return Mount(
         path=part.mounted_at(name),
         kind=part.kind,
         name=name,
@@ -591,7 +597,7 @@ def _batch_queue(config: StackConfig, batch: Batch, facts: Catalog) -> model.Par
         memory_mib=real_memory(machine),
         min=-(-batch.min_vcpus // machine.vcpus),
         max=batch.max_vcpus // machine.vcpus,
-        accelerator=model.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
+        accelerator=accelerators.Accelerator(type=built_in.type, count=built_in.count) if built_in else None,
         placement="cluster" if batch.placement_group else "none",
         exclusive=True,
         default=True,

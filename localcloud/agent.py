@@ -20,12 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from localcloud import addresses, containers
+from localcloud import addresses, isolation
+from localcloud.behaviour import changed, refusal
 from localcloud.cloud import Cloud
 from localcloud.init import become_subreaper
-from localcloud.limits import Limits, changed, refusal
 from localcloud.machines import COMPUTE, CloudError
 from localcloud.network import read_hosts
+from node.design.local_cloud import CloudBehaviour
 from node.design.model import CONTAINER
 from node.system import files, foreign, rpc
 from node.system.accounts import IDS
@@ -46,7 +47,7 @@ class Agent:
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "cloud"
-        self._runtime = containers.runtime(run)
+        self._runtime = isolation.runtime(run)
         self._run = run
         self._limits_file = self._folder / "limits.json"
         self._limits_lock = threading.Lock()
@@ -56,10 +57,10 @@ class Agent:
 
     def run(self, lock: AgentLock) -> None:
         claim = self._claim_addresses()
-        socket_file = containers.agent_socket(self._run)
+        socket_file = isolation.agent_socket(self._run)
         socket_file.parent.mkdir(exist_ok=True)
         server = rpc.Server(str(socket_file), self._handle)
-        if containers.read_isolation(self._run) == CONTAINER:
+        if isolation.read_isolation(self._run) == CONTAINER:
             # The users of machines read what is made for them here, whatever the caller's umask is.
             os.umask(0o022)
             # On container machines the elastic daemon, which calls the agent, runs as Slurm's user.
@@ -83,7 +84,7 @@ class Agent:
 
     def _claim_addresses(self) -> socket.socket | None:
         """Claim the block of addresses of process machines; running machines keep their addresses."""
-        if containers.read_isolation(self._run) == CONTAINER:
+        if isolation.read_isolation(self._run) == CONTAINER:
             return None
         machines = self._cloud.list({})["machines"]
         claim = addresses.claim(self._run, movable=not any(m["state"] != "terminated" for m in machines))
@@ -116,7 +117,7 @@ class Agent:
 
     def _with_addresses(self, answer: dict[str, Any]) -> dict[str, Any]:
         """Add the addresses of container machines. Process machines have those of this host."""
-        if containers.read_isolation(self._run) != CONTAINER:
+        if isolation.read_isolation(self._run) != CONTAINER:
             return answer
         given = read_hosts(self._run / "cloud" / "hosts")
         machines = [
@@ -195,12 +196,12 @@ class AgentLock:
                 os.utime(self._note)
 
 
-def _limits(file: Path) -> Limits:
+def _limits(file: Path) -> CloudBehaviour:
     """Return the limits that were set last, or the defaults if the file is missing or damaged."""
     try:
-        return changed(Limits(), foreign.record(file))
+        return changed(CloudBehaviour(), foreign.record(file))
     except (FileNotFoundError, ValueError, TypeError, AttributeError, CloudError):
-        return Limits()
+        return CloudBehaviour()
 
 
 def main() -> None:

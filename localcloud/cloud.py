@@ -3,264 +3,21 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
-import json
 import secrets
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from localcloud import behaviour as rules
 from localcloud import cores
-from localcloud import limits as rules
-from localcloud.limits import LaunchAllowance, Limits, RunningMachine
-from localcloud.machines import COMPUTE, Boot, CloudError, MachineRuntime
-from node.system import files, foreign
-from node.system.processes import ProcessId
-
-# The local cloud's records of its machines, kept on the disk for the next agent.
-
-
-@dataclass(slots=True)
-class MachineRecord:
-    """One machine of the cloud.
-
-    Attributes:
-        state: pending | running | stopping | terminated.
-        launched: The time of the launch, in seconds since the epoch.
-        changed: When `state` last changed, in seconds since the epoch.
-        zone: The zone that the launch asked for; `None` if it named none.
-        number: How many machines this cloud had launched before this one.
-        registers: Whether the machine starts its bootstrap; without it, the machine never becomes a node.
-        notice: When the machine will be preempted, in seconds since the epoch; `None` means never.
-        frozen: Whether the machine's processes are frozen.
-        cut: Whether the machine is cut off from the network.
-        cores: The cores of this host on which the machine runs; empty means any.
-    """
-
-    id: str
-    name: str
-    node: str
-    machine: str
-    gpus: int
-    tags: dict[str, str]
-    token: str
-    state: str
-    launched: float
-    changed: float
-    process: ProcessId | None = None
-    zone: str | None = None
-    number: int = 0
-    registers: bool = True
-    notice: float | None = None
-    frozen: bool = False
-    cut: bool = False
-    cores: list[int] = field(default_factory=list)
-
-    @property
-    def role(self) -> str:
-        return self.tags["role"]
-
-    @property
-    def alive(self) -> bool:
-        return self.state in ("pending", "running")
-
-    def change(self, state: str) -> None:
-        self.state = state
-        self.changed = time.time()
-
-    def boot(self) -> Boot:
-        return Boot(self.id, self.role, self.node, self.registers, tuple(self.cores))
-
-
-@dataclass(slots=True)
-class LaunchRecord:
-    """The result of a launch, for a call that repeats its token."""
-
-    ids: list[str]
-    failures: list[dict[str, Any]] = field(default_factory=list)
-
-
-class MachineStore:
-    """Machines by id and launches by token. It is not thread-safe; the cloud holds the lock.
-
-    Attributes:
-        count: How many machines were ever launched.
-        unsaved: Whether the last attempt to save failed, because the disk was full for example.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.machines: dict[str, MachineRecord] = {}
-        self.launches: dict[str, LaunchRecord] = {}
-        self.count = 0
-        self.unsaved = False
-        self._file = file
-        self._write = True
-
-    def living(self, role: str) -> list[MachineRecord]:
-        return [r for r in self.machines.values() if r.alive and r.role == role]
-
-    def stop_writing(self) -> None:
-        """Never save again: the folder is no longer this cloud's."""
-        self._write = False
-
-    def try_to_save(self) -> None:
-        """Save, and only log a failure: a full disk must not keep machines from ending.
-
-        A later call saves the changes.
-        """
-        try:
-            self.save()
-        except OSError as error:
-            if not self.unsaved:
-                print(f"{self._file} cannot be written: {error.strerror}", flush=True)
-            self.unsaved = True
-        else:
-            self.unsaved = False
-
-    def save(self) -> None:
-        """Write all records to the disk.
-
-        Raises:
-            OSError: The file cannot be written; the caller's message names it.
-        """
-        if not self._write:
-            return
-        content = {
-            "count": self.count,
-            "machines": [asdict(r) for r in self.machines.values()],
-            "launches": {token: asdict(launch) for token, launch in self.launches.items()},
-        }
-        # If the folder is gone, nobody will read the file, and the machines must still end.
-        with contextlib.suppress(FileNotFoundError):
-            files.write(self._file, json.dumps(content).encode())
-
-    def load(self) -> bool:
-        """Read the records of an earlier agent.
-
-        Returns:
-            False if the file is damaged; there are no records then.
-        """
-        if not self._file.exists():
-            return True
-        try:
-            content = foreign.record(self._file)
-            records = [_record(item) for item in content["machines"]]
-            launches = {token: LaunchRecord(**launch) for token, launch in content["launches"].items()}
-            self.count = int(content.get("count", len(records)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            print(f"{self._file} is damaged ({error!r}): all machines are ended; new ones start on request")
-            return False
-        self.machines = {record.id: record for record in records}
-        self.launches = launches
-        return True
-
-
-def _record(item: dict[str, Any]) -> MachineRecord:
-    process = item.pop("process")
-    return MachineRecord(**item, process=ProcessId(**process) if process else None)
-
-
-# Fault injection: machines are killed, frozen, cut off from the network or preempted on request.
-
-ACTIONS = ("kill", "freeze", "thaw", "cut", "join", "preempt")
-
-
-class FaultInjector:
-    """The faults that are injected into one cloud's machines.
-
-    Args:
-        lock: The cloud's lock, which guards `store`.
-    """
-
-    def __init__(self, store: MachineStore, runtime: MachineRuntime, lock: threading.RLock) -> None:
-        self._store = store
-        self._runtime = runtime
-        self._lock = lock
-
-    def inject(self, action: str, node: str, notice: float | None = None) -> dict[str, Any]:
-        """Apply a fault to a node's machine; a fault that it already has is no error.
-
-        Args:
-            action: One of `ACTIONS`.
-            notice: Only for `preempt`: seconds until the machine ends; `None` and 0 end it at once.
-
-        Returns:
-            The machine's record.
-
-        Raises:
-            CloudError: `NotFound` if no such machine runs; `InvalidRequest` if it cannot have this fault.
-        """
-        if action not in ACTIONS:
-            raise CloudError("InvalidRequest", f"{action!r} is none of {', '.join(ACTIONS)}")
-        if isinstance(notice, bool) or not isinstance(notice, int | float | None):
-            raise CloudError("InvalidRequest", f"notice: seconds are expected, not {notice!r}")
-        if notice is not None and not 0 <= notice < threading.TIMEOUT_MAX:
-            raise CloudError("InvalidRequest", f"notice: {notice} is not 0 or more")
-        with self._lock:
-            record = self._machine_of(node)
-            if action == "preempt" and notice:
-                self._schedule_preemption(record, notice)
-            elif action not in ("preempt", "kill"):
-                self._apply(action, record)
-        if action == "kill" or (action == "preempt" and not notice):
-            self._power_off(record)
-        with self._lock:
-            return asdict(record)
-
-    def resume_preemptions(self) -> None:
-        """Carry out the preemptions that an earlier agent announced."""
-        for record in self._store.machines.values():
-            if record.alive and record.notice is not None:
-                self._power_off_later(record, record.notice - time.time())
-
-    def _machine_of(self, node: str) -> MachineRecord:
-        living = {r.node: r for r in self._store.machines.values() if r.alive}
-        if node not in living:
-            names = ", ".join(living) or "none"
-            raise CloudError("NotFound", f"no machine of that name runs: {node}; there are: {names}")
-        return living[node]
-
-    def _apply(self, action: str, record: MachineRecord) -> None:
-        if record.process is None:
-            raise CloudError("InvalidRequest", f"{record.node} has not booted yet: it is {record.state}")
-        getattr(self._runtime, action)(record.boot(), record.process)
-        if action in ("freeze", "thaw"):
-            record.frozen = action == "freeze"
-        else:
-            record.cut = action == "cut"
-        self._store.try_to_save()
-
-    def _schedule_preemption(self, record: MachineRecord, seconds: float) -> None:
-        """Set the time of the preemption. A later notice may bring it forward, but never delays it."""
-        at = time.time() + seconds
-        if record.notice is None or at < record.notice:
-            record.notice = at
-            self._store.try_to_save()
-            self._power_off_later(record, seconds)
-
-    def _power_off_later(self, record: MachineRecord, seconds: float) -> None:
-        timer = threading.Timer(max(0.0, seconds), self._power_off, (record,))
-        timer.daemon = True
-        timer.start()
-
-    def _power_off(self, record: MachineRecord) -> None:
-        """End the machine as a power loss does: no process of it can react."""
-        with self._lock:
-            if not record.alive:
-                return
-            record.change("terminated" if record.process is None else "stopping")
-            self._store.try_to_save()
-        if record.process is None:
-            return
-        self._runtime.kill(record.boot(), record.process)
-        if not record.process.alive():
-            with self._lock:
-                record.change("terminated")
-                self._store.try_to_save()
-
+from localcloud.behaviour import LaunchAllowance, RunningMachine
+from localcloud.fault_injection import FaultInjector
+from localcloud.machines import COMPUTE, CloudError, MachineRuntime
+from localcloud.records import LaunchRecord, MachineRecord, MachineStore
+from node.design.local_cloud import CloudBehaviour
 
 NAME_IN_USE = "NameInUse"
 KEEP_TERMINATED_SECONDS = 60.0
@@ -279,7 +36,7 @@ class Cloud:
         limits: The cloud's settings; they may be replaced at any time.
     """
 
-    def __init__(self, folder: Path, runtime: MachineRuntime, limits: Limits) -> None:
+    def __init__(self, folder: Path, runtime: MachineRuntime, limits: CloudBehaviour) -> None:
         self._file = folder / "machines.json"
         self._runtime = runtime
         self.limits = limits

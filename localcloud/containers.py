@@ -6,102 +6,28 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localcloud import cgroups, images, nspawn, volumes
+from localcloud import boot_files, cgroups, images, nspawn, volumes
+from localcloud.container_machine import Bind, Machine, NetworkInterface
+from localcloud.interpreters import interpreter_binds
 from localcloud.machines import (
     CLUSTER_VARIABLE,
     CONTROLLER,
     MACHINE_VARIABLE,
     Boot,
-    MachineRuntime,
-    ProcessRuntime,
     pids_of_cluster,
 )
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network, read_hosts
-from localcloud.nspawn import Bind, Machine, NetworkInterface, remove_folder
+from localcloud.nspawn import remove_folder
 from node.bootstrap.vm.clouds import local
-from node.bootstrap.vm.training import python_version, pyvenv_values
-from node.design.model import APPS, CONTAINER, PROCESS, SHARED
+from node.design.model import APPS, SHARED
 from node.system import files, foreign, subprocesses
 from node.system.accounts import IDS
 from node.system.processes import ProcessId, end_all, with_descendants, with_environment
-
-# Finds the Python interpreters of this host that a cluster's machines need.
-#
-# A virtual environment holds packages and a link to its interpreter. A machine that boots has an image of its
-# own, in which only the distribution's interpreter exists.
-
-DISTRIBUTION = (Path("/"), Path("/usr"))
-"""The prefixes of the interpreter that the machines' image has, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """An interpreter of this host.
-
-    Attributes:
-        prefix: The folder of its `bin` and `lib`.
-        version: As in `python3.11`.
-        library: The folder of its standard library.
-    """
-
-    prefix: Path
-    version: str
-    library: Path
-
-    def binds(self) -> list[Bind]:
-        """Return the mounts that an environment of this interpreter needs."""
-        if self.prefix.resolve() in DISTRIBUTION:
-            return []
-        # An environment may link to any of these names.
-        programs = [self.prefix / "bin" / name for name in ("python", "python3", f"python{self.version}")]
-        shared = (self.prefix / "lib").glob(f"libpython{self.version}*.so*")
-        parts = [*programs, self.library, *shared]
-        return [Bind(path.resolve(), str(path), read_only=True) for path in parts if path.exists()]
-
-
-def interpreter_binds(envs: Path | None = None) -> list[Bind]:
-    """Return the mounts of this interpreter and of those that existing environments link to.
-
-    The cache is shared by all checkouts, and one of them may use another interpreter.
-
-    Args:
-        envs: The folder of the training environments.
-    """
-    found = [_this_interpreter()]
-    if envs is not None and envs.is_dir():
-        found += [
-            interpreter for folder in sorted(envs.iterdir()) for interpreter in _interpreters_of(folder)
-        ]
-    return [bind for interpreter in dict.fromkeys(found) for bind in interpreter.binds()]
-
-
-def _this_interpreter() -> Interpreter:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Interpreter(Path(sys.base_prefix).resolve(), version, Path(sysconfig.get_path("stdlib")))
-
-
-def _interpreters_of(environment: Path) -> list[Interpreter]:
-    """Return the interpreter that an environment links to, by each path that leads to it."""
-    values = pyvenv_values(environment / "pyvenv.cfg")
-    home = Path(values.get("home", ""))
-    version = ".".join((python_version(values) or "").split(".")[:2])
-    named = Interpreter(home.parent, version, home.parent / "lib" / f"python{version}")
-    # Users of the cluster may write to the environments. One must name an interpreter outside of them.
-    inside = environment.parent.resolve() in home.resolve().parents
-    if inside or not home.is_absolute() or home.name != "bin":
-        return []
-    if not ((home / f"python{version}").is_file() and (named.library / "os.py").is_file()):
-        return []
-    prefix = home.parent.resolve()
-    return [named, Interpreter(prefix, version, prefix / "lib" / f"python{version}")]
-
 
 OFF_SECONDS = 20.0
 """Seconds that a machine has for its shutdown."""
@@ -315,7 +241,7 @@ def without_last_stage(layers: Sequence[Path]) -> dict[str, str]:
     Where cloud-init has started our boot, its last stage has nothing to do, and its start takes a third of a
     second of CPU time. A newer cloud-init is one process that waits for each stage, so there it comes later.
     """
-    if nspawn.is_one_process(layers):
+    if boot_files.is_one_process(layers):
         return {f"{LAST_STAGE}.d/slurm-stacks.conf": DELAYED_START}
     return {LAST_STAGE: ""}
 
@@ -381,37 +307,3 @@ def remove_leftovers(run: Path) -> list[str]:
     if folder.exists():
         remove_folder(folder)
     return left
-
-
-# How a local cluster's machines are isolated: as process trees or as containers.
-#
-# The choice is written when the cluster's cloud is made, and stays for the cluster's life.
-
-
-def write_isolation(run: Path, kind: str) -> None:
-    """Save the isolation (`process` or `container`) in the cluster's run directory."""
-    files.write(_isolation_file(run), json.dumps({"machines": kind}).encode())
-
-
-def read_isolation(run: Path) -> str:
-    """Return the isolation that was saved; `process` if there is none."""
-    try:
-        return str(foreign.record(_isolation_file(run))["machines"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return PROCESS
-
-
-def runtime(run: Path) -> MachineRuntime:
-    """Return what starts and stops the cluster's machines."""
-    if read_isolation(run) == CONTAINER:
-        return ContainerRuntime(run)
-    return ProcessRuntime(run, str(run / "python3"))
-
-
-def agent_socket(run: Path) -> Path:
-    """Return the socket of the cluster's agent."""
-    return socket_path(run) if read_isolation(run) == CONTAINER else run / "cloud" / "agent.sock"
-
-
-def _isolation_file(run: Path) -> Path:
-    return run / "cloud" / "kind.json"

@@ -247,17 +247,20 @@ def move(find: Callable[[], Iterable[int]], before: Iterable[int], after: Iterab
     old, new = set(before), set(after)
     change = dict(zip(sorted(old - new), sorted(new - old), strict=True))
     for _ in range(PASSES):
-        moved = False
-        for pid in find():
-            for thread in _threads(pid):
-                with contextlib.suppress(OSError):  # it has ended, or is another user's
-                    mask = os.sched_getaffinity(thread)
-                    wanted = {change.get(core, core) for core in mask}
-                    if mask <= old and wanted != mask:
-                        os.sched_setaffinity(thread, wanted)
-                        moved = True
-        if not moved:
+        # All of them, and not only up to the first that moved.
+        if not sum(_moved(thread, old, change) for pid in find() for thread in _threads(pid)):
             return
+
+
+def _moved(thread: int, old: set[int], change: Mapping[int, int]) -> bool:
+    """Move a thread if it runs on cores of `old` only, and return whether that changed its cores."""
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        mask = os.sched_getaffinity(thread)
+        target = {change.get(core, core) for core in mask}
+        if mask <= old and target != mask:
+            os.sched_setaffinity(thread, target)
+            return True
+    return False
 
 
 def _threads(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -158,37 +158,63 @@ def _read(process: subprocess.Popen[bytes], readers: dict[int, _Reader], timeout
     Returns:
         Whether the command was ended because of the timeout.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    timed_out = False
+    limit = _TimeLimit(process, None if timeout is None else time.monotonic() + timeout)
     ended: float | None = None
     with selectors.DefaultSelector() as selector, _exit_descriptor(process.pid) as exited:
-        for descriptor in readers:
+        ends = () if exited is None else (exited,)
+        for descriptor in (*readers, *ends):
             selector.register(descriptor, selectors.EVENT_READ)
-        if exited is not None:
-            selector.register(exited, selectors.EVENT_READ)
         while ended is None or (set(selector.get_map()) & set(readers)):
-            wait = QUIET_SECONDS if ended is not None or exited is None else None
-            if ended is None and deadline is not None:
-                left = max(0.0, deadline - time.monotonic())
-                wait = left if wait is None else min(wait, left)
-            ready = [key.fd for key, _ in selector.select(wait)]
-            for descriptor in set(ready) & set(readers):
-                if data := os.read(descriptor, 65536):
-                    readers[descriptor].feed(data)
-                else:
-                    selector.unregister(descriptor)
+            quiet = QUIET_SECONDS if ended is not None or exited is None else None
+            ready = [key.fd for key, _ in selector.select(quiet if ended is not None else limit.left(quiet))]
+            _feed(selector, readers, ready)
             now = time.monotonic()
-            if ended is None:
-                if process.poll() is not None:
-                    ended = now
-                    if exited is not None:
-                        selector.unregister(exited)
-                elif deadline is not None and now >= deadline:
-                    signal_group(process, signal.SIGKILL if timed_out else signal.SIGTERM)
-                    timed_out, deadline = True, now + TERM_SECONDS
-            elif not ready or now > ended + DRAIN_SECONDS:
-                break
-    return timed_out
+            if ended is not None:
+                if not ready or now > ended + DRAIN_SECONDS:
+                    break
+            elif process.poll() is None:
+                limit.enforce(now)
+            else:
+                ended = now
+                for descriptor in ends:
+                    selector.unregister(descriptor)
+    return limit.passed
+
+
+def _feed(selector: selectors.BaseSelector, readers: dict[int, _Reader], ready: Iterable[int]) -> None:
+    """Give each reader what has come for it. One whose stream was closed is looked at no more."""
+    for descriptor in set(ready) & set(readers):
+        if data := os.read(descriptor, 65536):
+            readers[descriptor].feed(data)
+        else:
+            selector.unregister(descriptor)
+
+
+@dataclass(slots=True)
+class _TimeLimit:
+    """Ends a command when its time is over: by SIGTERM first, and by SIGKILL if that does not help.
+
+    Attributes:
+        deadline: When the next signal is sent, in seconds of the monotonic clock; `None` means never.
+        passed: Whether one was sent.
+    """
+
+    process: subprocess.Popen[bytes]
+    deadline: float | None
+    passed: bool = False
+
+    def left(self, most: float | None) -> float | None:
+        """Return the seconds until the next signal, at most `most`; `None` means no limit."""
+        if self.deadline is None:
+            return most
+        left = max(0.0, self.deadline - time.monotonic())
+        return left if most is None else min(most, left)
+
+    def enforce(self, now: float) -> None:
+        """Send the signal if its time has come."""
+        if self.deadline is not None and now >= self.deadline:
+            signal_group(self.process, signal.SIGKILL if self.passed else signal.SIGTERM)
+            self.passed, self.deadline = True, now + TERM_SECONDS
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -65,30 +65,39 @@ def capture(
             terminal's Ctrl-C reaches this program alone, which then ends it.
     """
     try:
-        with subprocess.Popen(
-            argv,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-            text=True,
-            errors=errors,
-            pass_fds=tuple(handles),
-            start_new_session=apart,
-        ) as process:
-            try:
-                out, err = process.communicate(text, seconds)
-            except BaseException:
-                process.kill()
-                if apart:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                raise
+        with (
+            subprocess.Popen(
+                argv,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                text=True,
+                errors=errors,
+                pass_fds=tuple(handles),
+                start_new_session=apart,
+            ) as process,
+            _killed_on_error(process, group=apart),
+        ):
+            out, err = process.communicate(text, seconds)
     except OSError as error:
         return Output(CANNOT_RUN, err=str(error))
     except subprocess.TimeoutExpired:
         return Output(TIMED_OUT, err=f"no answer within {seconds:g} s")
     return Output(process.returncode, out, err or "")
+
+
+@contextlib.contextmanager
+def _killed_on_error(process: subprocess.Popen[str], *, group: bool) -> Iterator[None]:
+    """Kill a program, or all of its process group, if waiting for it ends by any error."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        if group:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        raise
 
 
 def show(

@@ -24,7 +24,7 @@ from cli.console.jobs import situation
 from cli.console.status import show_status
 from infra.effects import Kind
 from node import benchmark, sweep
-from node.backup import restore, take
+from node.backup import restore_boot, take
 from node.elastic.budget import Budget
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.daemon import Elastic
@@ -36,7 +36,7 @@ from node.elastic.requeue import Requeue
 from node.elastic.requeue_memory import RequestedRequeue, RequeueMemory
 from node.elastic.rules import TAKEN, Verb
 from node.elastic.state_flush import StateFlush
-from node.logs.find import facts
+from node.logs.job_facts import facts
 from node.slurm import reasons, reservations
 from node.slurm.phases import Phase, holding_line, phase
 from node.slurm.states import JobState
@@ -185,7 +185,7 @@ def restored(one: JobState, _: Path) -> Phase:
         control.queue.clear()
 
     control.update_node = update  # type: ignore[method-assign]
-    lost = restore.release_lost_nodes(control, 1e12)
+    lost = restore_boot.release_lost_nodes(control, 1e12)
     assert sum(j.is_pending for j in control.jobs().values()) == (1 if one.is_pending else 0)
     return one.phase if bool(lost) == one.is_active else Phase.OVER
 
@@ -271,9 +271,9 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
         "node/elastic/status.py", "cli/console/status.py", "cli/console/jobs.py", "cli/commands/operate.py",
         "cli/commands/sweep/watch.py",
     },
-    logs: {"node/logs/find.py"},
+    logs: {"node/logs/job_facts.py"},
     backup: {"node/backup/take.py"},
-    restored: {"node/backup/restore.py"},
+    restored: {"node/backup/restore.py", "node/backup/restore_boot.py"},
     runs_of_a_benchmark: {"node/benchmark.py", "node/sweep.py"},
     capacity: {"node/elastic/capacity.py", "node/elastic/pending_jobs.py", "node/elastic/state_flush.py"},
     evacuation: {"node/elastic/requeue.py"},

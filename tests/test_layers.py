@@ -393,7 +393,7 @@ def test_no_command_asks_for_the_scheduler() -> None:
         and (node.attr == "scheduler" or ast.unparse(node).endswith(("cluster.batch", "design.batch")))
     }
     # What Slurm a file gets; what outputs of others say before a provider is asked.
-    assert {*asking} == {"cli/commands/init/choices.py", "cli/slurm_release.py", "cli/outputs.py"}
+    assert {*asking} == {"cli/commands/init/choices.py", "cli/slurm_release.py", "cli/output_values.py"}
 
 
 def test_nothing_of_ours_does_work_at_import() -> None:

@@ -20,17 +20,16 @@ from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
-from node.bootstrap.vm import images, users
-from node.bootstrap.vm.clouds import gcp
+from node.bootstrap.vm import images, os_login, users
 from node.elastic import programs
-from operations import ssh
+from operations import login_lines
 from operations.aws import __main__
 from operations.local import system_packages
 from tests.support.aws_mocks import aws_design
 from tests.support.batch_stack import batch_design
 from tests.support.checkout import CODE, ROOT
 from tests.support.gcp_mocks import gcp_design
-from workload.script import render, render_program
+from workload.script import Job, Training, render, render_program
 
 PLACE = "/home/some place"
 AWKWARD = '/home/it\'s $HOME "here"; `id`'
@@ -65,10 +64,10 @@ def texts() -> Iterator[tuple[str, str, str]]:
         "sh",
         programs.EPILOG_TEXT.format(path="/bin", slurm="env -i SLURM_CONF='/a b/slurm.conf'", seconds=9),
     )
-    yield "wait-for-environment", "sh", ssh.wait_line(PLACE, "0123abcd", 60)
-    yield "unpack", "sh", ssh.unpack_line(PLACE, "0123abcd", "f" * 64)
-    yield "submit", "sh", ssh.submit_line(PLACE, "0123abcd/4567")
-    yield "cancel", "sh", ssh.cancel_line(PLACE, "0123abcd/4567")
+    yield "wait-for-environment", "sh", login_lines.wait_line(PLACE, "0123abcd", 60)
+    yield "unpack", "sh", login_lines.unpack_line(PLACE, "0123abcd", "f" * 64)
+    yield "submit", "sh", login_lines.submit_line(PLACE, "0123abcd/4567")
+    yield "cancel", "sh", login_lines.cancel_line(PLACE, "0123abcd/4567")
     for verb in ("terminate-nodes", "wait"):
         yield f"operation-{verb}", "sh", line(__main__.__package__, verb, design)
     google = gcp_design()
@@ -78,33 +77,26 @@ def texts() -> Iterator[tuple[str, str, str]]:
             "sh",
             instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
-    yield "first-login", "sh", gcp.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
             yield f"proxy-{mode}", "sh", proxy.replace("%%", "%")
-    yield "sbatch-cpu", "sh", render(partition="debug", nodes=2, python=PLACE, code=PLACE)
+    yield "sbatch-cpu", "sh", render(Job("debug", 2, PLACE, PLACE), Training())
     yield (
         "sbatch-gpu",
         "sh",
-        render(partition="t4", nodes=2, python="/apps/py", code="/x", gpus_per_node=8, gpu_type="v100"),
+        render(Job("t4", 2, "/apps/py", "/x", gpus_per_node=8, gpu_type="v100"), Training()),
     )
     yield (
         "sbatch-program",
         "sh",
         render_program(
-            partition="t4",
-            nodes=2,
-            python=PLACE,
-            code=AWKWARD,
-            command=("code/it's.py", "--name", AWKWARD),
-            gpus_per_node=8,
-            tasks_per_node=8,
+            Job("t4", 2, PLACE, AWKWARD, gpus_per_node=8, tasks_per_node=8),
+            ("code/it's.py", "--name", AWKWARD),
         ),
     )
-    in_container = render_program(
-        partition="t4", nodes=2, python=PLACE, code=PLACE, command=("a.py",), container=AWKWARD
-    )
+    in_container = render_program(Job("t4", 2, PLACE, PLACE), ("a.py",), container=AWKWARD)
     yield "sbatch-program-container", "sh", in_container
 
 
@@ -150,7 +142,7 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/clouds/userdata.py",
         "operations/local/environment_paths.py",  # of two lines; a test runs what begins so
         "operations/local/system_packages.py",
-        "node/bootstrap/vm/clouds/gcp.py",
+        "node/bootstrap/vm/os_login.py",
         "node/elastic/programs.py",
         "workload/job_head.j2",
     }
@@ -158,8 +150,8 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
 
 
 def test_values_that_look_like_shell_stay_values() -> None:
-    waiting = ssh.wait_line(AWKWARD, "0123abcd", 0)
+    waiting = login_lines.wait_line(AWKWARD, "0123abcd", 0)
     done = subprocess.run(["sh"], input=waiting, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert f"{AWKWARD}/envs/0123abcd is not there" in done.stderr
-    assert shlex.split(ssh.submit_line(AWKWARD, "a/b"))[1] == AWKWARD
+    assert shlex.split(login_lines.submit_line(AWKWARD, "a/b"))[1] == AWKWARD

@@ -117,7 +117,7 @@ ANSWERS = {
     "node/bootstrap/accounting.py": {"sacctmgr show": "names of clusters, which slurmdbd checks"},
     "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
     "node/logs/find.py": {"squeue": "--version: the release"},
-    "node/command_line.py": {"scontrol ping": "the exit status"},
+    "node/cluster_status.py": {"scontrol ping": "the exit status"},
     "node/elastic/programs.py": {"scontrol show": "State= at the beginning of a line: at worst, it waits"},
     "node/benchmark.py": {"sbatch": "the new job's number"},
     "workload/job_head.j2": {"squeue": "EligibleTime of the job itself: digits or nothing"},
@@ -195,7 +195,7 @@ READ: dict[str, list[fields.Fields]] = {
         fields.JOB, fields.JOB_TEXTS, fields.JOB_DETAILS, fields.REQUIRED_NODES, fields.NODE,
         fields.PARTITION, fields.RESERVATION,
     ],
-    "node/logs/find.py": [fields.OUTPUT],
+    "node/logs/job_output.py": [fields.OUTPUT],
     "node/slurm/control.py": [fields.DEPENDENCY],
     "cli/changes/jobs.py": [fields.LISTED],
 }  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,28 @@ class Epoch:
     seconds: float
 
 
+_RANGES: Sequence[tuple[float, float, str, Sequence[str]]] = (
+    (1, math.inf, "less than 1", ("nodes", "workers", "epochs", "global_batch", "average_every", "cores")),
+    (
+        0,
+        math.inf,
+        "negative",
+        (
+            "gpus_per_node",
+            "restarts",
+            "seconds_total",
+            "seconds_train",
+            "images_per_second",
+            "cost_usd",
+            "step_seconds",
+            "exchange_seconds",
+        ),
+    ),
+    (0, 1, "not between 0 and 1", ("accuracy", "test_accuracy", "cores_others")),
+)
+"""The least and the greatest value, what one outside is, and the keys with such values."""
+
+
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
     wrong = check_object(record, KEYS, "result")
@@ -166,48 +188,50 @@ def mistakes(record: Any) -> list[str]:
     for key, choices in _CHOICES.items():
         if record[key] not in choices:
             wrong.append(f"result.{key}: {short(record[key])} is none of {', '.join(choices)}")
-    for key in ("nodes", "workers", "epochs", "global_batch", "average_every", "cores"):
-        if record[key] is not None and record[key] < 1:
-            wrong.append(f"result.{key}: {record[key]} is less than 1")
-    for key in (
-        "gpus_per_node",
-        "restarts",
-        "seconds_total",
-        "seconds_train",
-        "images_per_second",
-        "cost_usd",
-        "step_seconds",
-        "exchange_seconds",
-    ):
-        if record[key] is not None and record[key] < 0:
-            wrong.append(f"result.{key}: {record[key]} is negative")
-    for key in ("accuracy", "test_accuracy", "cores_others"):
-        if record[key] is not None and not 0 <= record[key] <= 1:
-            wrong.append(f"result.{key}: {record[key]} is not between 0 and 1")
-    for name, seconds in record["phases"].items():
-        if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf:
-            wrong.append(f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds")
-    if not record["devices"] or not all(isinstance(name, str) for name in record["devices"]):
-        wrong.append("result.devices: the names of at least one device are expected")
-    else:
-        wrong += list_mistakes(record["devices"], "result.devices")
+    for least, greatest, is_outside, keys in _RANGES:
+        for key in keys:
+            if record[key] is not None and not least <= record[key] <= greatest:
+                wrong.append(f"result.{key}: {record[key]} is {is_outside}")
+    wrong += _phase_time_mistakes(record["phases"])
+    wrong += _device_mistakes(record["devices"])
     wrong += version_mistakes(record["versions"])
     for name in record["phases"]:
         wrong += text_mistakes(name, "result.phases")
-    for index, entry in enumerate(record["history"]):
-        path = f"result.history[{index}]"
-        of_entry = check_object(entry, HISTORY_KEYS, path)
-        if not of_entry and entry["epoch"] != index + 1:
-            of_entry = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
-        wrong += of_entry
-        if len(wrong) > MOST_MISTAKES:
-            break
+    wrong += _history_mistakes(record["history"], MOST_MISTAKES - len(wrong))
     if len(record["history"]) != record["epochs"]:
         wrong.append(f"result.history: {len(record['history'])} entries for {record['epochs']} epochs")
     # Every number of seconds is rounded to a thousandth.
     rounded = 0.001 * (record["epochs"] + 1)
     if not wrong and abs(record["seconds_train"] - epoch_seconds(record)) > rounded:
         wrong.append(f"result.seconds_train: {record['seconds_train']} is not the sum of the epochs' seconds")
+    return wrong
+
+
+def _phase_time_mistakes(phases: Mapping[str, Any]) -> list[str]:
+    return [
+        f"result.phases.{key_of(name)}: {short(seconds)} is no number of seconds"
+        for name, seconds in phases.items()
+        if isinstance(seconds, bool) or not isinstance(seconds, NUMBER) or not 0 <= seconds < math.inf
+    ]
+
+
+def _device_mistakes(devices: list[Any]) -> list[str]:
+    if not devices or not all(isinstance(name, str) for name in devices):
+        return ["result.devices: the names of at least one device are expected"]
+    return list_mistakes(devices, "result.devices")
+
+
+def _history_mistakes(history: Sequence[Any], most: int) -> list[str]:
+    """Return the mistakes of the epochs, up to the first that makes them more than `most`."""
+    wrong: list[str] = []
+    for index, entry in enumerate(history):
+        path = f"result.history[{index}]"
+        of_entry = check_object(entry, HISTORY_KEYS, path)
+        if not of_entry and entry["epoch"] != index + 1:
+            of_entry = [f"{path}.epoch: {entry['epoch']} is not {index + 1}"]
+        wrong += of_entry
+        if len(wrong) > most:
+            break
     return wrong
 
 

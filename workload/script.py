@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,133 +27,139 @@ training needs some seconds to save."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
 
-def render(
-    *,
-    partition: str,
-    nodes: int,
-    python: str,
-    code: str,
-    result: str = "result.json",
-    epochs: int = EPOCHS,
-    profile: str = PROFILE,
-    data: str = "auto",
-    batch: int = BATCH,
-    seed: int = 0,
-    learning_rate: float = LEARNING_RATE,
-    average_every: int | None = None,
-    gpus_per_node: int = 0,
-    gpu_type: str | None = None,
-    tasks_per_node: int = 1,
-    exclusive: bool = True,
-    cache: str | None = None,
-    mnist_file: str | None = None,
-    stack: str | None = None,
-    machine: str | None = None,
-    digest: str | None = None,
-    price_hour: float | None = None,
-) -> str:
-    """Return the script of the built-in training. Submit it with the run folder as its working folder.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What Slurm is asked for, and what the result record says of it.
 
-    Args:
-        python: The training environment's interpreter, `<apps>/envs/<lock digest>/bin/python`.
-        code: The folder that holds `workload/`, for PYTHONPATH.
-        result: The record's path; a relative one begins at the run folder.
+    Attributes:
+        python: The interpreter of the job's environment, `<apps>/envs/<digest>/bin/python`.
+        code: The folder that holds the staged `workload/`.
         gpu_type: Slurm's type, for `gpu:<type>:<n>`; without it the script asks for `gpu:<n>`.
         exclusive: Whether the job takes whole nodes. A benchmark must not share its nodes, and its one task
             on a node needs all of the node's CPUs if Slurm binds tasks to the CPUs that they asked for.
-        cache: The folder of data sets, which outlives the job.
         stack, machine, digest, price_hour: For the result record; the price is USD a node and hour.
-
-    Raises:
-        ValueError: A value cannot stand in a directive, because directives have no quoting, or
-            `workload.train` would refuse it.
     """
-    _check(
-        {"partition": partition, "gpu_type": gpu_type},
-        nodes=nodes,
-        epochs=epochs,
-        batch=batch,
-        tasks=tasks_per_node,
-    )
-    if profile not in PROFILES:
-        raise ValueError(f"profile {profile!r} is none of {', '.join(PROFILES)}")
-    gpus = gpus_per_node > 0
+
+    partition: str
+    nodes: int
+    python: str
+    code: str
+    gpus_per_node: int = 0
+    gpu_type: str | None = None
+    tasks_per_node: int = 1
+    exclusive: bool = True
+    stack: str | None = None
+    machine: str | None = None
+    digest: str | None = None
+    price_hour: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check each value.
+
+        Raises:
+            ValueError: A value cannot stand in a directive, because directives have no quoting.
+        """
+        for what, word in (("partition", self.partition), ("gpu_type", self.gpu_type)):
+            if word is not None and not _WORD.fullmatch(word):
+                raise ValueError(f"{what} {word!r} cannot stand in an #SBATCH directive")
+        _at_least_one(nodes=self.nodes, tasks=self.tasks_per_node)
+
+    @property
+    def gres(self) -> str | None:
+        """The devices of a node, as Slurm is asked for them."""
+        kind = ["gpu", *([self.gpu_type] if self.gpu_type else [])]
+        return ":".join([*kind, str(self.gpus_per_node)]) if self.gpus_per_node else None
+
+    @property
+    def exports(self) -> list[tuple[str, str]]:
+        """The variables for the result record."""
+        exports = {
+            "SLURM_STACKS_STACK": self.stack,
+            "SLURM_STACKS_MACHINE": self.machine,
+            "SLURM_STACKS_WORKLOAD_DIGEST": self.digest,
+            "SLURM_STACKS_PRICE_HOUR": None if self.price_hour is None else repr(self.price_hour),
+        }
+        return [(name, value) for name, value in exports.items() if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The options of the built-in training.
+
+    Attributes:
+        cache: The folder of data sets, which outlives the job.
+        result: The record's path; a relative one begins at the run folder.
+    """
+
+    epochs: int = EPOCHS
+    profile: str = PROFILE
+    data: str = "auto"
+    batch: int = BATCH
+    seed: int = 0
+    learning_rate: float = LEARNING_RATE
+    average_every: int | None = None
+    cache: str | None = None
+    mnist_file: str | None = None
+    result: str = "result.json"
+
+    def __post_init__(self) -> None:
+        """Check each value.
+
+        Raises:
+            ValueError: `workload.train` would refuse a value.
+        """
+        _at_least_one(epochs=self.epochs, batch=self.batch)
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
+
+
+def render(job: Job, training: Training) -> str:
+    """Return the script of the built-in training. Submit it with the run folder as its working folder."""
     options = {
-        "--profile": profile,
-        "--epochs": epochs,
-        "--data": data,
-        "--batch": batch,
-        "--seed": seed,
-        "--learning-rate": learning_rate,
-        "--average-every": average_every,
-        "--gpus-per-node": gpus_per_node,
-        "--mnist": mnist_file,
-        "--cache": cache,
-        "--result": result,
+        "--profile": training.profile,
+        "--epochs": training.epochs,
+        "--data": training.data,
+        "--batch": training.batch,
+        "--seed": training.seed,
+        "--learning-rate": training.learning_rate,
+        "--average-every": training.average_every,
+        "--gpus-per-node": job.gpus_per_node,
+        "--mnist": training.mnist_file,
+        "--cache": training.cache,
+        "--result": training.result,
     }
     return _text(
         "run_keras.j2",
-        partition=partition,
-        nodes=nodes,
-        tasks_per_node=tasks_per_node,
-        exclusive=exclusive,
-        python=python,
-        job_name="kerasGPU-job" if gpus else "keras-job",
+        job,
+        job_name="kerasGPU-job" if job.gpus_per_node else "keras-job",
         warning_seconds=WARNING_SECONDS,
         again=STATUS,
-        output="out-kerasGPU.txt" if gpus else "out-keras.txt",
-        gres=_gres(gpus_per_node, gpu_type),
+        output="out-kerasGPU.txt" if job.gpus_per_node else "out-keras.txt",
         # Python finds the staged package here.
-        exports=[("PYTHONPATH", code), *_exports(stack, machine, digest, price_hour)],
+        exports=[("PYTHONPATH", job.code), *job.exports],
         arguments=[
             f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None
         ],
     )
 
 
-def render_program(
-    *,
-    partition: str,
-    nodes: int,
-    python: str,
-    code: str,
-    command: Sequence[str],
-    gpus_per_node: int = 0,
-    tasks_per_node: int = 1,
-    container: str | None = None,
-    stack: str | None = None,
-    machine: str | None = None,
-    digest: str | None = None,
-    price_hour: float | None = None,
-) -> str:
+def render_program(job: Job, command: Sequence[str], container: str | None = None) -> str:
     """Return the script of a user's program. Submit it with the run folder as its working folder.
 
     Args:
-        python: The interpreter of the program's environment.
-        code: The folder that holds the staged `workload/`.
         command: The program's path below the staged files, and its arguments.
         container: The OCI bundle in which its tasks run, by the image's own Python. `None` means none.
-        stack, machine, digest, price_hour: As for `render`.
-
-    Raises:
-        ValueError: A value cannot stand in a directive.
     """
-    _check({"partition": partition}, nodes=nodes, tasks=tasks_per_node)
     stem = PurePosixPath(command[0]).stem
     return _text(
         "run_program.j2",
-        partition=partition,
-        nodes=nodes,
-        tasks_per_node=tasks_per_node,
-        exclusive=True,
-        python=python,
+        job,
         job_name=stem if _WORD.fullmatch(stem) else "program",
         warning_seconds=None,
         output="out-program.txt",
-        gres=_gres(gpus_per_node, None),
-        exports=_exports(stack, machine, digest, price_hour),
-        code=code,
-        gpus_per_node=gpus_per_node,
+        exports=job.exports,
+        code=job.code,
+        gpus_per_node=job.gpus_per_node,
         command=shlex.join(command),
         container=container,
         names=program,
@@ -160,33 +167,13 @@ def render_program(
     )
 
 
-def _check(words: Mapping[str, str | None], **numbers: int) -> None:
-    for what, word in words.items():
-        if word is not None and not _WORD.fullmatch(word):
-            raise ValueError(f"{what} {word!r} cannot stand in an #SBATCH directive")
+def _at_least_one(**numbers: int) -> None:
     for what, number in numbers.items():
         if number < 1:
             raise ValueError(f"{what}: {number} is less than 1")
 
 
-def _gres(gpus_per_node: int, gpu_type: str | None) -> str | None:
-    return ":".join(["gpu", *([gpu_type] if gpu_type else []), str(gpus_per_node)]) if gpus_per_node else None
-
-
-def _exports(
-    stack: str | None, machine: str | None, digest: str | None, price_hour: float | None
-) -> list[tuple[str, str]]:
-    """Return the lines that export the variables for the result record."""
-    exports = {
-        "SLURM_STACKS_STACK": stack,
-        "SLURM_STACKS_MACHINE": machine,
-        "SLURM_STACKS_WORKLOAD_DIGEST": digest,
-        "SLURM_STACKS_PRICE_HOUR": None if price_hour is None else repr(price_hour),
-    }
-    return [(name, value) for name, value in exports.items() if value is not None]
-
-
-def _text(template: str, **values: Any) -> str:
+def _text(template: str, job: Job, **values: Any) -> str:
     import jinja2
 
     environment = jinja2.Environment(
@@ -196,4 +183,12 @@ def _text(template: str, **values: Any) -> str:
         autoescape=False,
     )
     environment.filters["sh"] = shlex.quote
-    return environment.get_template(template).render(values)
+    return environment.get_template(template).render(
+        partition=job.partition,
+        nodes=job.nodes,
+        tasks_per_node=job.tasks_per_node,
+        exclusive=job.exclusive,
+        python=job.python,
+        gres=job.gres,
+        **values,
+    )

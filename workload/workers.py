@@ -19,7 +19,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -128,23 +128,19 @@ class Ring:
         if len(sending):
             wait.register(self._right, select.POLLOUT)
         while sent < len(sending) or received < whole:
-            ready = wait.poll(SILENT_SECONDS * 1000)
+            ready = {number for number, _ in wait.poll(SILENT_SECONDS * 1000)}
             if not ready:
                 raise PeerLostError.because(f"nothing came for {SILENT_SECONDS:.0f} s")
-            try:
-                for number, _ in ready:
-                    if number == self._right.fileno() and sent < len(sending):
-                        sent += self._right.send(sending[sent : sent + PIECE])
-                        if sent == len(sending):
-                            wait.unregister(self._right)
-                    elif number == self._left.fileno() and received < whole:
-                        received += self._receive(direct, scratch, received, into, plus)
-                        if received == whole:
-                            wait.unregister(self._left)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise PeerLostError.because(str(error.strerror)) from error
+            with _lost_on_error():
+                if self._right.fileno() in ready:
+                    sent += self._right.send(sending[sent : sent + PIECE])
+                    if sent == len(sending):
+                        wait.unregister(self._right)
+            with _lost_on_error():
+                if self._left.fileno() in ready:
+                    received += self._receive(direct, scratch, received, into, plus)
+                    if received == whole:
+                        wait.unregister(self._left)
 
     def _receive(
         self, direct: memoryview | None, scratch: memoryview, received: int, into: Floats, plus: Floats | None
@@ -163,6 +159,17 @@ class Ring:
         if got == 0:
             raise PeerLostError.because("connection closed")
         return got
+
+
+@contextlib.contextmanager
+def _lost_on_error() -> Iterator[None]:
+    """Say that a neighbour is lost if its connection fails. One that is not ready after all is waited for."""
+    try:
+        yield
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        raise PeerLostError.because(str(error.strerror)) from error
 
 
 def join_ring(listening: socket.socket, addresses: Sequence[str], rank: int, key: str, limit: float) -> Ring:

@@ -211,8 +211,8 @@ class Hold:
         stack: The stack's name, for the command that opens them.
     """
 
-    def __init__(self, reach: ClusterControl, stack: str, say: Callable[[str], None]) -> None:
-        self._reach = reach
+    def __init__(self, control: ClusterControl, stack: str, say: Callable[[str], None]) -> None:
+        self._control = control
         self._stack = stack
         self._say = say
         self._partitions: list[str] = []
@@ -227,8 +227,8 @@ class Hold:
             BusyError: The command is not interrupted: it works, on this machine or elsewhere.
             NotUpError, UserError: As for `ClusterControl.run`.
         """
-        there, present = self._reach.look(self._say)
-        closing.refuse_if_working(there, self._reach.holder, self._stack)
+        there, present = self._control.look(self._say)
+        closing.refuse_if_working(there, self._control.holder, self._stack)
         self._former = "" if there is None else there.mark.token
         return None if there is None else there.mark, present
 
@@ -241,13 +241,13 @@ class Hold:
         """
         # A line that gets no answer may have been obeyed all the same.
         self._tries = 1
-        self._partitions, present = self._reach.hold(state, spared, self._former)
+        self._partitions, present = self._control.hold(state, spared, self._former)
         self._tries = RELEASE_TRIES
         return present
 
     def release(self) -> None:
         """Put the partitions into service again, those of an interrupted command of ours, too."""
-        if self._tries and self._reach.release(tries=self._tries) is None and self._partitions:
+        if self._tries and self._control.release(tries=self._tries) is None and self._partitions:
             self._say(STAYS.format(", ".join(self._partitions), hint("up", self._stack)))
         self._tries = 0
         if self._unknown:
@@ -272,7 +272,7 @@ class Hold:
         self._unknown = False
         if mark is None:
             return True
-        opened = self._reach.release(mark.token)
+        opened = self._control.release(mark.token)
         if opened is None:
             return False
         self._former = ""
@@ -287,9 +287,9 @@ class Hold:
 
 
 def check_changes(
-    found: Sequence[table.Change],
+    changes: Sequence[table.Change],
     partitions: Sequence[str],
-    reach: ClusterControl,
+    control: ClusterControl,
     say: Callable[[str], None],
     *,
     replace: bool,
@@ -310,35 +310,34 @@ def check_changes(
         UserError: Exit 3; a change is refused.
     """
     command = hint("up", stack, "--replace")
-    hold = Hold(reach, stack, say)
+    hold = Hold(control, stack, say)
     answers = hold.open_interrupted()
-    for change in found:
+    for change in changes:
         say(change.line())
     if not replace:
-        _keep_own_partitions(found, partitions, reach, say, command)
+        _keep_own_partitions(changes, partitions, control, say, command)
     if replace:
-        for line in table.losses(found):
+        for line in table.losses(changes):
             say(line)
-    if not table.costly(found):
+    if not table.costly(changes):
         # A cluster that does not answer now may do so after the change.
         return CheckedChanges() if answers else CheckedChanges(release=hold.open_later)
-    if any(change.kind is Kind.NEVER for change in found):
-        found = [change for change in found if change.kind is Kind.NEVER]
-    elif replace:
+    never = [change for change in changes if change.kind is Kind.NEVER]
+    if replace and not never:
         return CheckedChanges(
-            end_jobs=lambda: end_jobs_of(found, partitions, reach, hold, say), release=hold.release
+            end_jobs=lambda: end_jobs_of(changes, partitions, control, hold, say), release=hold.release
         )
 
     def check(running: list[Job] | None) -> None:
-        if (why := table.refusal(found, running, command)) is not None:
+        if (why := table.refusal(never or changes, running, command)) is not None:
             raise UserError(f"nothing was changed: {why}", EXIT_REFUSED, code=why.code)
 
     def hold_and_check() -> None:
         """Look again, because jobs may have begun since."""
-        state, names = table.holds(found)
+        state, names = table.holds(never or changes)
         check(_jobs(lambda: hold.take(state, _spared(partitions, names)), say))
 
-    check(_jobs(reach.jobs, say))
+    check(_jobs(control.jobs, say))
     return CheckedChanges(end_jobs=hold_and_check, release=hold.release)
 
 
@@ -356,9 +355,9 @@ def _jobs(ask: Callable[[], list[Job]], say: Callable[[str], None]) -> list[Job]
 
 
 def _keep_own_partitions(
-    found: Sequence[table.Change],
+    changes: Sequence[table.Change],
     partitions: Sequence[str],
-    reach: ClusterControl,
+    control: ClusterControl,
     say: Callable[[str], None],
     command: str,
 ) -> None:
@@ -368,10 +367,10 @@ def _keep_own_partitions(
         UserError: Exit 3; with the partitions and the jobs in them.
     """
     try:
-        lost = _lost_partitions(found, partitions, reach)
+        lost = _lost_partitions(changes, partitions, control)
         if not lost:
             return
-        within = [job for job in reach.jobs() if not job.partitions.isdisjoint(lost)]
+        within = [job for job in control.jobs() if not job.partitions.isdisjoint(lost)]
     except NotUpError:
         return
     except UserError as error:
@@ -387,18 +386,18 @@ def _keep_own_partitions(
 
 
 def _lost_partitions(
-    found: Sequence[table.Change], partitions: Sequence[str], reach: ClusterControl
+    changes: Sequence[table.Change], partitions: Sequence[str], control: ClusterControl
 ) -> dict[str, str]:
     """Return the partitions of people's that end with these changes, and how.
 
     Raises:
         NotUpError, UserError: As for `ClusterControl.run`.
     """
-    added, removed = table.added_partitions(found), table.removed_nodes(found)
+    added, removed = table.added_partitions(changes), table.removed_nodes(changes)
     if not added and not removed:
         return {}
     lost = {}
-    for name, nodes in reach.own_partitions(partitions).items():
+    for name, nodes in control.own_partitions(partitions).items():
         if name in added:
             lost[name] = "gets the nodes and options of the stack file's new one of this name"
         elif nodes and nodes <= removed:
@@ -412,9 +411,9 @@ def _spared(partitions: Iterable[str], held: Iterable[str] | None) -> frozenset[
 
 
 def end_jobs_of(
-    found: Sequence[table.Change],
+    changes: Sequence[table.Change],
     partitions: Sequence[str],
-    reach: ClusterControl,
+    control: ClusterControl,
     hold: Hold,
     say: Callable[[str], None],
 ) -> None:
@@ -426,9 +425,9 @@ def end_jobs_of(
     Args:
         partitions: The partitions of the cluster that is up.
     """
-    state, names = table.holds(found)
+    state, names = table.holds(changes)
     try:
-        lost = _lost_partitions(found, partitions, reach)
+        lost = _lost_partitions(changes, partitions, control)
         present = hold.take(state, _spared(partitions, names))
     except NotUpError:
         return
@@ -440,33 +439,33 @@ def end_jobs_of(
     if lost:
         lines = [f"  partition {name} {loss}" for name, loss in lost.items()]
         say("\n".join(["these partitions were made with scontrol:", *lines]))
-        emptied = lost.keys() - table.added_partitions(found)
-        found = [*found, *(table.removed_partition(name) for name in sorted(emptied))]
-    hit = [job for job in present if any(change.costs(job) for change in found)]
+        emptied = lost.keys() - table.added_partitions(changes)
+        changes = [*changes, *(table.removed_partition(name) for name in sorted(emptied))]
+    hit = [job for job in present if any(change.costs(job) for change in changes)]
     waiting = [job for job in hit if job.pending]
     running = [job for job in hit if not job.pending]
-    again = [job for job in running if table.may_run_again(found, job)]
+    again = [job for job in running if table.may_run_again(changes, job)]
     if waiting:
         say("\n".join(["these jobs wait, and are cancelled:", *jobs.listed(waiting)]))
-        _try(reach, jobs.cancel_line(waiting, reach.prefix), say)
+        _try(control, jobs.cancel_line(waiting, control.prefix), say)
     if running:
         if again:
             ids = ", ".join(job.id for job in again)
             say(f"queued again, unless they were submitted with --no-requeue: {ids}")
         others = [job for job in running if job not in again]
-        line = jobs.cancel_or_requeue_line(others, again, reach.prefix)
-        end(reach, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")
+        line = jobs.cancel_or_requeue_line(others, again, control.prefix)
+        end(control, running, say, f"{line}; {jobs.wait_line(END_SECONDS, running)}")
 
 
-def _try(reach: ClusterControl, line: str, say: Callable[[str], None]) -> None:
+def _try(control: ClusterControl, line: str, say: Callable[[str], None]) -> None:
     try:
-        reach.ask(line, SECONDS)
+        control.ask(line, SECONDS)
     except UserError as error:
         say(no_answer(error, CHANGED))
 
 
 def drain(
-    reach: ClusterControl,
+    control: ClusterControl,
     stack: str,
     say: Callable[[str], None],
     agree: Callable[[Sequence[Job]], None],
@@ -488,18 +487,18 @@ def drain(
         UnsureError: Jobs may be there that nobody sees; the partitions are as before.
         UserError: The one from `agree`; jobs start again then.
     """
-    hold = Hold(reach, stack, say)
+    hold = Hold(control, stack, say)
     if (seen := _answer(hold.look, say)) is None:
         return
-    mark, found = seen
-    present = [job for job in found if not job.over]
+    mark, listed = seen
+    present = [job for job in listed if not job.over]
     agree(present)
     if mark is not None:
         say(f"{closing.interrupted(mark)}: they stay so")
     try:
         if (taken := _answer(lambda: hold.take("DOWN"), say)) is None:
             return
-        found = _agreed(reach, present, taken, agree)
+        agreed = _agreed(control, present, taken, agree)
     except (closing.BusyError, jobs.UnsureError):
         raise  # nothing was closed
     except BaseException:
@@ -507,8 +506,8 @@ def drain(
         raise
     keep = "" if gone else f" (if you keep the cluster, `{hint('up', stack)}` lets them start again)"
     say(f"no further job starts{keep}")
-    if running := [job for job in found if not (job.over or job.pending)]:
-        end(reach, running, say)
+    if running := [job for job in agreed if not (job.over or job.pending)]:
+        end(control, running, say)
 
 
 def _answer(ask: Callable[[], Answer], say: Callable[[str], None]) -> Answer | None:
@@ -529,9 +528,9 @@ def _answer(ask: Callable[[], Answer], say: Callable[[str], None]) -> Answer | N
 
 
 def _agreed(
-    reach: ClusterControl,
+    control: ClusterControl,
     agreed: Sequence[Job],
-    found: list[Job],
+    present: list[Job],
     agree: Callable[[Sequence[Job]], None],
 ) -> list[Job]:
     """Ask for consent about jobs that came while somebody was asked, and return the jobs that there are now.
@@ -540,21 +539,21 @@ def _agreed(
         UserError: The one from `agree`.
     """
     # A job array's tasks become jobs of their own as they start.
-    known = {jobs.number(job) for job in agreed}
+    asked = {jobs.number(job) for job in agreed}
     for _ in range(MOST_QUESTIONS):
-        came = [job for job in found if not job.over and jobs.number(job) not in known]
+        came = [job for job in present if not job.over and jobs.number(job) not in asked]
         if not came:
             break
         agree(came)
-        known |= {jobs.number(job) for job in came}
+        asked |= {jobs.number(job) for job in came}
         try:
-            found = reach.jobs()
+            present = control.jobs()
         except UserError:  # those that are known are ended
             break
-    return found
+    return present
 
 
-def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None], line: str = "") -> None:
+def end(control: ClusterControl, running: Sequence[Job], say: Callable[[str], None], line: str = "") -> None:
     """Cancel jobs, and wait until they have ended or Slurm has had the time to kill them.
 
     Args:
@@ -566,10 +565,10 @@ def end(reach: ClusterControl, running: Sequence[Job], say: Callable[[str], None
         f"{jobs.KILL_WAIT_SECONDS:g} s; the machines stay until then:"
     )
     say("\n".join(jobs.listed(running)))
-    line = line or f"{jobs.cancel_line(running, reach.prefix)}; {jobs.wait_line(END_SECONDS)}"
+    line = line or f"{jobs.cancel_line(running, control.prefix)}; {jobs.wait_line(END_SECONDS)}"
     numbers = {job.id for job in running}
     try:
-        present = jobs.parse(reach.ask(line, END_SECONDS + SECONDS))
+        present = jobs.parse(control.ask(line, END_SECONDS + SECONDS))
     except UserError as error:
         say(no_answer(error))
         return

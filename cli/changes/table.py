@@ -13,7 +13,8 @@ from typing import Any
 from cli.changes.jobs import Job, listed
 from infra.config.changes import Row
 from infra.effects import Kind
-from node.design.model import BUCKETS, ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import BUCKETS, Mount
 
 JOBS = frozenset({Kind.ENDS, Kind.MOVED, Kind.HEAD, Kind.DATA})
 """The kinds that are refused without `--replace` while there are jobs that they would end."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cli.providers import provider
 from cli.providers.interface import HasFilesHere
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
-from operations import openssh, pages, programs
+from operations import host_keys, openssh, pages, programs
 from operations.access import Inside
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def stanza(up: StackUp) -> str:
         UserError: Exit 3; the stack has no SSH server.
     """
     target = provider.machine(up, "ssh-config").ssh(up)
-    known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
+    known = host_keys.keep_host_keys(up.make_folder(), target.host_keys)
     return openssh.stanza(f"slurm-stacks-{up.stack.name}", target, known)
 
 
@@ -168,7 +168,7 @@ def _copy_here(sources: Sequence[str], goal: str, given: str, shown: str) -> Non
 
 def _scp(up: StackUp, sources: Sequence[str], goal: str) -> None:
     target = provider.machine(up, "cp").ssh(up)
-    known = openssh.keep_host_keys(up.make_folder(), target.host_keys)
+    known = host_keys.keep_host_keys(up.make_folder(), target.host_keys)
     words = [*openssh.scp_arguments(target, known), *sources, goal]
     # scp shows its progress on standard output if that is a terminal.
     done = programs.show(words, errors=False)

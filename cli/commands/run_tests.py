@@ -16,7 +16,7 @@ from pathlib import Path
 from infra.errors import UserError
 from infra.program.locations import cache_root
 from localcloud import images
-from operations.local import benchmark, containers, system_packages
+from operations.local import container_images, environment_builds, system_packages
 from operations.processes import signal_group
 
 WIDE = "wide"
@@ -174,7 +174,7 @@ def _prepare(project: Path) -> Path:
         if os.geteuid() == 0:
             system_packages.ensure_for(system_packages.CONTAINERS, say)
             # Made here, because its time would otherwise count for the first test that needs it.
-            images.ensure(images.recipe(), containers.image_folder(), say)
+            images.ensure(images.recipe(), container_images.image_folder(), say)
     except (UserError, images.ImageError) as error:
         say(f"tests of machines that boot are skipped: {error}")
     try:
@@ -183,7 +183,9 @@ def _prepare(project: Path) -> Path:
         say(f"tests over SSH, of MPI, of a controller's firewall and of its name server are skipped: {error}")
     say("the training environment")
     uv = Path(sys.executable).with_name("uv")
-    return benchmark.build_environment(project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",))
+    return environment_builds.build_environment(
+        project, "cpu", cache_root() / "apps" / "envs", uv, groups=("test",)
+    )
 
 
 def merged(files: Sequence[Path], file: Path) -> list[str]:

@@ -319,16 +319,11 @@ def node_words(
     if node.is_drained and not (restarts or leaves):
         return _drained(node, cause)
     if node.is_down and not node.is_unknown and not restarts:
-        if node.is_powered_down and not is_admin_disabled(node):
-            return "down", f"last: {cause}" if cause else ""
-        return "down", _joined(cause or "Slurm gives no reason", *_coming(node, SOON))
+        return _down(node, cause)
     if kept is not None or node.is_reserved:
-        repairs = node_flags.MAINTENANCE in node.flags or (kept is not None and kept.is_maintenance)
         rest = "+".join([node.base, *sorted(node.flags - node_flags.OF_RESERVATIONS)])
-        what, why = node_words(rest, machine, reason, next_state=next_state, listed=listed)
-        trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
-        whose = f"{kept.name}, for {kept.purpose} {kept.times(time.time())}" if kept else "by a reservation"
-        return f"{'in maintenance' if repairs else 'reserved'}, {what}", f"{whose}{trouble}"
+        words = node_words(rest, machine, reason, next_state=next_state, listed=listed)
+        return _reserved(node, kept, *words)
     if restarts:
         return "restarting", _restart(node)
     if node.is_powering_up:
@@ -337,10 +332,26 @@ def node_words(
     if node.is_powering_down:
         return "going back", cause
     if node.is_powered_down:
-        if machine is not None:
-            return "off", "its machine is being ended"
-        return "off", f"last: {cause}" if cause else ""
+        return "off", "its machine is being ended" if machine is not None else _last(cause)
     return _registered(node, cause, missing=machine is None and listed)
+
+
+def _last(cause: str) -> str:
+    return f"last: {cause}" if cause else ""
+
+
+def _down(node: NodeState, cause: str) -> tuple[str, str]:
+    if node.is_powered_down and not is_admin_disabled(node):
+        return "down", _last(cause)
+    return "down", _joined(cause or "Slurm gives no reason", *_coming(node, SOON))
+
+
+def _reserved(node: NodeState, kept: Reservation | None, what: str, why: str) -> tuple[str, str]:
+    """Return the words for a node in a reservation, from those that it would have without."""
+    repairs = node_flags.MAINTENANCE in node.flags or (kept is not None and kept.is_maintenance)
+    trouble = f"; {why}" if why and what not in ("off", "idle", "busy") else ""
+    whose = f"{kept.name}, for {kept.purpose} {kept.times(time.time())}" if kept else "by a reservation"
+    return f"{'in maintenance' if repairs else 'reserved'}, {what}", f"{whose}{trouble}"
 
 
 def _drained(node: NodeState, cause: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from cli.providers import provider as providers
 from infra.clouds.commands import ClusterRef
 from infra.config import ConfigError, provider_settings, stack_file
-from infra.config.rules.partitions import is_arm
+from infra.config.rules.instance_types import is_arm
 from infra.errors import UserError
 from infra.instance_types import cache
 from infra.instance_types.catalog import Catalog, Described, InstanceType, catalog

@@ -80,7 +80,7 @@ def cloud(name: str) -> CloudProvider:
 
 def listed_here(cluster: Cluster) -> Listed:
     """Return the state of a local cluster for `./cluster list`."""
-    from cli.providers.local.clusters import listed
+    from cli.providers.local.listed import listed
 
     return listed(cluster)
 

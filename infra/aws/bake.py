@@ -25,7 +25,8 @@ from infra.clouds.recipes import Recipe
 from infra.program.launcher import INTERPRETER
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.bootstrap.vm.images import ImageKind
-from node.design.model import CACHING_GIB, ClusterDesign
+from node.design.batch import CACHING_GIB
+from node.design.model import ClusterDesign
 
 DISK_GIB = 16
 """The size of an image. The largest image holds a second kernel, NVIDIA's driver and EFA. No node's disk may

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.aws.tags import reservation_group
-from node.aws.services import domain
+from node.aws.api import domain
 from node.bootstrap.vm.clouds.cloudwatch import namespace
 from node.design.model import ClusterDesign
 from node.elastic.drivers.ec2.names import CLUSTER, COMPUTE, ROLE

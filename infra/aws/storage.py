@@ -16,8 +16,9 @@ from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
 from infra.clouds.cluster import mount_sources
 from infra.clouds.publishing import BucketObject
-from node.design.model import STATE, ClusterDesign, Gp3, Mount
+from node.design.model import STATE, ClusterDesign
 from node.design.sites import MountSource
+from node.design.storage import Gp3, Mount
 
 LUSTRE_VERSION = "2.15"
 """The version of the servers. FSx recommends it, and the clients of Ubuntu 24.04 speak it."""

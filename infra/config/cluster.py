@@ -45,7 +45,7 @@ from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOver
 from infra.config.storage import GROWS, Gp3Config, StorageConfig
 from infra.effects import HERE, Kind, Outcome, effect
 from infra.instance_types.catalog import Override
-from node.design.model import IMAGES
+from node.design.containers import IMAGES
 
 Net = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_CIDR = "10.0.0.0/16"

@@ -12,8 +12,9 @@ from infra.clouds.firewall import roles
 from infra.clouds.publishing import BucketObject
 from infra.gcp.names import account_email, labels
 from infra.gcp.network import GcpNetwork
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
 from node.design.sites import MountSource
+from node.design.storage import Mount
 from node.elastic.drivers.gce.names import resource_of
 
 DISK_TYPE = "pd-balanced"
@@ -97,16 +98,16 @@ class GcpStorage(pulumi.ComponentResource):
         )
         return disk.self_link
 
-    def _options(self, mount: Mount, once: list[str], **more: Any) -> pulumi.ResourceOptions:
+    def _options(self, mount: Mount, ignored: list[str], **more: Any) -> pulumi.ResourceOptions:
         """Return the options of a disk or an instance.
 
         Args:
-            once: The properties that count only when it is made.
+            ignored: The properties that count only when it is made: a later change of them is ignored.
         """
         return pulumi.ResourceOptions(
             parent=self,
             delete_before_replace=True,
-            ignore_changes=once,
+            ignore_changes=ignored,
             retain_on_delete=mount.keep or None,
             **more,
         )

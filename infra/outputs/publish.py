@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from infra.cost import Cost, cost
 from infra.outputs import contract
-from node.design.model import BenchmarkDesign, ClusterDesign, Mount, Partition
+from node.design.model import BenchmarkDesign, ClusterDesign, Partition
+from node.design.storage import Mount
 
 if TYPE_CHECKING:
     # Only for types: a plain value needs no Pulumi.

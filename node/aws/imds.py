@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from node.aws.services import Credentials
+from node.aws.signatures import Credentials
 from node.system.cloud_api import MissingError, Notice, ServiceError
 from node.system.http_client import Answer, call
 from node.system.waiting import wait_at_most

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from node.backup import archive, record, restore, schedule, take
+from node.backup import archive, record, restore, restore_cancel, schedule, take
 from node.backup.archive import BackupError
 from node.bootstrap.command import CommandError, run
 from node.design.folders import Folders
@@ -36,7 +36,7 @@ def main(settings: Settings, settings_file: Path, control: Slurm, options: argpa
             _backup(settings, settings_file, control, options)
         elif options.cancel:
             with take.alone(Folders(settings)):
-                print(json.dumps(restore.cancel(settings, run, say=_say)))
+                print(json.dumps(restore_cancel.cancel(settings, run, say=_say)))
         else:
             _restore(settings, control, options)
     except BackupError as error:

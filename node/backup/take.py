@@ -22,7 +22,7 @@ from node.backup import archive, database
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import Runner
-from node.bootstrap.services import PREFIX
+from node.bootstrap.systemd_services import PREFIX
 from node.design.folders import Folders
 from node.design.model import Settings
 from node.slurm.control import Slurm, SlurmError

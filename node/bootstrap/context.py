@@ -10,8 +10,9 @@ from node.bootstrap.command import Runner, run
 from node.bootstrap.report import BootReport
 from node.bootstrap.services import Services
 from node.design.folders import Folders
-from node.design.model import Mount, Settings
+from node.design.model import Settings
 from node.design.sites import MountSource
+from node.design.storage import Mount
 from node.slurm import environment
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from node.bootstrap import clock, daemons, key_server, report_server
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service
-from node.bootstrap.vm import clouds, firewall, machine_names, motd, pyxis
+from node.bootstrap.slurmd import start_slurmd
+from node.bootstrap.vm import clouds, host_keys, motd, nfs_guard, pyxis, resolver
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.health import programs as node_programs
 from node.slurm import container_conf, version
 from node.system import accounts, files, ports, waiting
@@ -70,7 +70,7 @@ def hosts(context: Context) -> str:
     files.write(context.at("etc/hostname"), f"{context.host}\n".encode())
     if socket.gethostname() != context.host:
         socket.sethostname(context.host)
-    return machine_names.configure(context)
+    return resolver.configure(context)
 
 
 def secrets(context: Context) -> str:
@@ -82,7 +82,7 @@ def secrets(context: Context) -> str:
     controller = context.role == "controller"
     if not controller or context.settings.design.state() is None:
         # Else they are on the disk with the state, which the next step mounts.
-        context.report.content["host_keys"] = login_users.host_keys(context)
+        context.report.content["host_keys"] = host_keys.host_keys(context)
     key, note = _key_of_the_cluster(context) if controller else (_key_from_controller(context), KEY_FOUND)
     path = context.path(context.folders.munge_key)
     files.folder(path.parent, 0o700, context.munge_user)
@@ -136,7 +136,7 @@ def _key_from_controller(context: Context) -> bytes:
 def mounts(context: Context) -> str:
     """Mount the file systems of this role. A mount that exists already stays."""
     mine, kinds = context.mounts(), mount_kinds.kinds(context)
-    firewall.install_nfs_guard(context)
+    nfs_guard.install_nfs_guard(context)
     for mount in mine:
         if mount.kind not in kinds:
             raise ValueError(
@@ -199,8 +199,6 @@ def _open_scratch(context: Context, mounts: Sequence[Mount]) -> None:
         if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == NEW_MODE:
             folder.chmod(0o1777)
 
-
-# The steps `slurm` and `ready` of whole machines: Slurm's files, and the daemons of each role.
 
 PROGRAM = {"controller": "slurmctld", "login": "sinfo", "compute": "slurmd"}
 """Role -> the program whose release decides how the role is configured."""
@@ -285,29 +283,29 @@ def ready(context: Context) -> str:
     started: list[str | None] = ["munged"]
     if context.role == "controller":
         # Imported late, because no node needs it.
-        from node.backup import restore, schedule
+        from node.backup import restore_boot, timer
         from node.slurm.control import Control
 
         if context.settings.design.state() is not None:
             from node.bootstrap.vm import kept_state
 
             kept_state.check_held(context)
-        if (note := restore.put_in_place(context)) is not None:
+        if (note := restore_boot.put_in_place(context)) is not None:
             started.append(note)
         if context.settings.design.slurm.accounting:
             from node.bootstrap import accounting
 
-            started.append(accounting.start(context, restore.take_database))
+            started.append(accounting.start(context, restore_boot.take_database))
         if context.vm:
-            from node.bootstrap.vm import machine_names
+            from node.bootstrap.vm import name_server
 
-            started.append(machine_names.start_name_server(context))
-        restore.note_in_place(context)
+            started.append(name_server.start_name_server(context))
+        restore_boot.note_in_place(context)
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
-        if (note := restore.finish(context, Control(context.folders.slurm_conf))) is not None:
+        if (note := restore_boot.finish(context, Control(context.folders.slurm_conf))) is not None:
             context.report.content["facts"]["restore"] = note
-        started.append(schedule.set_timer(context))
+        started.append(timer.set_timer(context))
         # If the controller boots again, running nodes fetch the new files only after this.
         if waits := daemons.reconfigure(context):
             context.report.content["facts"]["waits"] = waits

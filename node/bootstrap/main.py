@@ -50,10 +50,10 @@ def bootstrap(
     sinks = [file_sink(report_file), sink]
     if role == "compute" and not folders.process:
         # Imported late, because no other machine needs it.
-        from node.bootstrap import report_server
+        from node.bootstrap import report_sender
 
         # It is before the bucket, which may be slow.
-        sinks.insert(1, report_server.sender(settings.site.controller_address))
+        sinks.insert(1, report_sender.sender(settings.site.controller_address))
     report = BootReport(host, role, sinks, was_ready=was_ready(report_file))
     context = Context(settings, settings_file, role, host, folders, services, report)
     steps = [step for step in STEPS if step.taken_by(context)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from node.bootstrap import daemons
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service
+from node.bootstrap.slurmd import start_slurmd
 from node.design.sites import LocalSite
 from node.elastic import programs
 from node.slurm import version

@@ -17,7 +17,8 @@ from node.design.folders import Folders
 from node.design.health import EPILOG, PROLOG, JobScript
 from node.design.model import Settings
 from node.design.published import read_settings
-from node.health.check import OWN_FOLDERS, Expected, When, expected, faults, in_a_line, runner
+from node.health.check import Expected, When, expected, faults, in_a_line
+from node.health.tools import OWN_FOLDERS, runner
 from node.slurm.control import Control, SlurmError
 from node.slurm.environment import PATH
 from node.system import executables, foreign, subprocesses

@@ -2,18 +2,15 @@
 
 Everything is looked up in files, so that it works without any running daemon. If Slurm answers, its facts are
 shown as well.
-
-Slurm's traps (docs/internals/slurm_traps.md): output-paths.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,287 +23,18 @@ from node.design.health import SCRIPTS
 from node.design.model import Settings
 from node.design.sites import LocalSite
 from node.elastic import history
-from node.logs.sources import BootReport, Explained, LogFile, Note, Source, is_earlier, started_wrongly
-from node.logs.text import (
-    UnreadableError,
-    Wanted,
-    about_jobs,
-    about_node,
-    of_others,
-    on_node,
-    open_log,
-    printable,
-    tail,
-)
+from node.logs.explanations import Explained
+from node.logs.filters import about_jobs, about_node
+from node.logs.job_facts import facts
+from node.logs.job_output import SYMBOL, in_own_tmp, is_batch, output_files
+from node.logs.slurmd_lines import logs_here, logs_on_nodes
+from node.logs.sources import BootReport, LogFile, Note, Source, is_earlier
+from node.logs.text import UnreadableError, Wanted, open_log, printable, tail
 from node.slurm.control import Control, SlurmError
-from node.slurm.hostlist import expand, fold, fold_numbers
-from node.slurm.phases import (
-    BOOT_FAIL,
-    CANCELLED,
-    DEADLINE,
-    FAILED,
-    NODE_FAIL,
-    OUT_OF_MEMORY,
-    PREEMPTED,
-    TIMEOUT,
-)
-from node.slurm.reasons import cure, in_words
+from node.slurm.hostlist import fold, fold_numbers
 from node.slurm.states import JobState
 from node.slurm.version import knows_last_digit
 from node.system import foreign
-
-# Finds the files that a batch job writes, from what Slurm knows of it.
-#
-# A user chooses the path, so it may lead to any file, and whoever reads it may be root. So a path comes with
-# the job's user: only a file that belongs to this user is the job's output.
-
-MOST_DIGITS = 10
-"""The greatest width to which Slurm pads a number."""
-NO_TASK = 0xFFFFFFFE
-"""What slurmd writes as the index of a task where there is none (NO_VAL)."""
-NO_PATH = ("", "(null)", "N/A")
-"""What squeue tells where a job has no file of its own for errors: 24.11 writes (null)."""
-_SYMBOL = re.compile(r"%(%|(\d*)([A-Za-z]))")
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One file of a job.
-
-    Attributes:
-        kind: "output" or "errors".
-        path: The absolute path on the machines of the cluster.
-        owner: The number of the job's user.
-    """
-
-    kind: str
-    path: str
-    owner: int
-
-
-def is_batch(fields: Mapping[str, str]) -> bool:
-    """Return whether a job has a script, and so files for what it prints.
-
-    Args:
-        fields: As `node.slurm.control.Control.outputs` returns them for a job.
-    """
-    return fields["batchflag"] not in ("0", "no", "NO")
-
-
-def output_files(job: int, fields: Mapping[str, str], *, last_digit: bool = True) -> list[Output]:
-    """Return a job's files, the output first.
-
-    Args:
-        fields: As for `is_batch`.
-        last_digit: As for `output_path`.
-    """
-    user = fields["userid"]
-    if not is_batch(fields) or not (user.isascii() and user.isdigit()):
-        return []
-    paths = (
-        (kind, output_path(fields[name], job, fields, last_digit=last_digit))
-        for kind, name in (("output", "stdout"), ("errors", "stderr"))
-        if fields[name] not in NO_PATH
-    )
-    # Relative to a folder that is not known, or nothing at all.
-    return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
-
-
-def output_path(pattern: str, job: int, fields: Mapping[str, str], *, last_digit: bool = True) -> str:
-    """Return the path for a pattern of `sbatch --output`, as slurmd's fname.c makes it.
-
-    squeue tells the pattern of a job that has one, without the job's own values. Up to 24.11 it adds the
-    folder that the pattern is below.
-
-    Args:
-        pattern: The pattern, which may be relative to the job's folder.
-        job: The job's number.
-        fields: As for `is_batch`.
-        last_digit: Whether this release fills in %b (`node.slurm.version.knows_last_digit`).
-
-    Returns:
-        The path, which is relative, or empty, only where Slurm tells neither a path nor a folder.
-    """
-    if fields["arraytaskid"].isdigit() and pattern == f"{fields['workdir']}/slurm-{job}.out":
-        # Up to 24.05 squeue tells the default of a job that is in no array.
-        return f"{fields['workdir']}/slurm-{fields['arrayjobid']}_{fields['arraytaskid']}.out"
-    if not pattern or pattern.startswith("/"):
-        return _filled_in(pattern, job, fields, last_digit=last_digit)
-    folder = fields["workdir"]
-    # A name in the pattern may begin with a slash, which makes no other folder of it.
-    place = folder if folder.startswith("/") else "."
-    return f"{place.rstrip('/')}/{_filled_in(pattern, job, fields, last_digit=last_digit)}"
-
-
-def _filled_in(pattern: str, job: int, fields: Mapping[str, str], *, last_digit: bool) -> str:
-    if "\\" in pattern:
-        return pattern.replace("\\", "")
-    array, task = fields["arrayjobid"], fields["arraytaskid"]
-    in_array = array.isdigit() and task.isdigit()
-    node = fields["batchhost"]
-    index = int(task) if in_array else NO_TASK
-    numbers = {"j": job, "J": job, "A": int(array) if in_array else job, "a": index, "n": 0, "t": 0}
-    if in_array and last_digit:
-        numbers["b"] = index % 10
-    words = {"u": fields["username"], "x": fields["name"], "s": "batch"}
-    if node not in ("", "n/a", "(null)"):
-        words["N"] = node.partition(".")[0]
-
-    def value(match: re.Match[str]) -> str:
-        width, symbol = match[2], match[3]
-        if match[1] == "%":
-            return "%"
-        if symbol in numbers:
-            return f"{numbers[symbol]:0{min(int(width or 0), MOST_DIGITS)}d}"
-        return words.get(symbol, match[0])
-
-    return _SYMBOL.sub(value, pattern)
-
-
-TMP = Path("/tmp")
-
-
-def in_own_tmp(path: str, shared: Iterable[str]) -> Path | None:
-    """Return where a file is in the /tmp of a process machine; `None` if all machines see it.
-
-    Args:
-        path: The file's absolute path on the machine.
-        shared: The paths below /tmp that all machines see.
-    """
-    place = Path(os.path.normpath(path))
-    if not place.is_relative_to(TMP) or any(place.is_relative_to(folder) for folder in shared):
-        return None
-    return place.relative_to(TMP)
-
-
-# Slurm's facts on a job, in words.
-
-LAUNCH_ERRORS = tuple(number & 0x7F for number in (4014, 4021, 4022))
-"""The numbers of signals that stand for slurmd's errors of a job that could not start.
-
-slurmd reports the error's number (slurm_errno.h: the environment, the files, the prolog) where a process's
-wait status belongs, and Slurm takes its last seven bits for a signal. The reason does not tell: it is
-JobLaunchFailure of all signals up to 22.05, and RaisedSignal of all from 23.02 on.
-"""
-REASONS_OF_SIGNALS = ("JobLaunchFailure", "RaisedSignal")
-
-
-def could_not_start(job: JobState) -> bool:
-    """Return whether a job ended because a node of its own could not start it."""
-    return job.is_over and job.signal in LAUNCH_ERRORS and bool(job.nodes)
-
-
-def facts(job: JobState) -> list[str]:
-    """Return Slurm's facts on a job, in a few lines."""
-    nodes = f" on {fold(job.nodes)}" if job.nodes else ""
-    index = (job.array_task or "").partition("%")[0]
-    tasks = f"task {index}" if index.isdigit() else f"tasks {index}"
-    task = f" ({tasks} of array {job.array_job})" if job.array_job is not None else ""
-    lines = [f"{job.name}{task}: {job.state.lower()}{nodes}, partition {job.partition}, user {job.user}"]
-    if job.is_pending:
-        lines.append(f"waits: {in_words(job.cause, cure(job))}")
-    if job.restarts:
-        lines.append(f"was queued again {'once' if job.restarts == 1 else f'{job.restarts} times'}")
-    if job.is_over and _never_ran(job):
-        # The reason of a job that was cancelled is the one that it waited for.
-        ended = job.state != CANCELLED and job.reason not in ("None", *REASONS_OF_SIGNALS)
-        lines.append(
-            ("it did not run again" if job.restarts else "it never ran")
-            + (f" ({in_words(job.reason)})" if ended else "")
-        )
-    elif could_not_start(job):
-        lines.append("its node could not start it: slurmd of the node says why")
-    elif job.is_over:
-        # The reason of a signal says no more than the signal.
-        told = job.explanation or job.reason
-        says_more = told.partition(":")[0] not in ("None", *REASONS_OF_SIGNALS)
-        lines.append(f"{_ending(job)}{f' ({told})' if says_more else ''}")
-    return lines
-
-
-def _never_ran(job: JobState) -> bool:
-    """Return whether a job ended while it waited. Slurm gives some of these signal 1, which nobody sent."""
-    return job.state in NEVER_RAN and not job.nodes and not job.exit_code and job.signal in (0, 1)
-
-
-NEVER_RAN = (CANCELLED, DEADLINE, FAILED)
-"""The states of jobs that may have ended before they began."""
-OF_SLURMS = {
-    NODE_FAIL: "its node was lost",
-    BOOT_FAIL: "its nodes did not start",
-    TIMEOUT: "it was ended at its time limit",
-    DEADLINE: "it was ended at its deadline",
-    PREEMPTED: "it had to make room for another job",
-    OUT_OF_MEMORY: "it used more memory than it had asked for",
-}
-"""The states of jobs that Slurm ended, whose exit code and signal it makes up -> what happened."""
-
-
-def _ending(job: JobState) -> str:
-    if job.state in OF_SLURMS:
-        return OF_SLURMS[job.state]
-    if not job.signal and not job.exit_code and job.state == CANCELLED:
-        return "cancelled while its nodes started, or it ended with exit code 0 when told to"
-    if not job.signal:
-        return f"exit code {job.exit_code}"
-    try:
-        return f"ended by signal {job.signal} ({signal.Signals(job.signal).name})"
-    except ValueError:
-        return f"ended by signal {job.signal}"
-
-
-# What the slurmds of a job's nodes say of the job, which is why it could not even start there.
-
-MOST_NODES = 4
-"""The greatest number of a job's nodes whose slurmds are asked for it."""
-
-
-def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
-    """Return the lines on jobs in the logs of their nodes' slurmds, which are on this machine.
-
-    Args:
-        log: The folder of logs.
-        jobs: The jobs.
-    """
-    found: list[Source] = []
-    for node in _nodes(jobs)[:MOST_NODES]:
-        path = log / f"slurmd-{node}.log"
-        heading = f"slurmd of {node}, on this job"
-        try:
-            owner = path.stat().st_uid
-        except OSError:
-            continue
-        if LogFile(heading, path, None, of_others(owner)).last(1):
-            why = "others' jobs ran there too, and what they wrote may look like lines on this job"
-            found.append(Note(heading, [f"(not shown: {why}: {path})"]))
-            continue
-        lines = LogFile(heading, path, None, on_node(job.id for job in jobs))
-        found += [lines, *started_wrongly(LogFile(heading, path, None, on_node(job.id for job in jobs)))]
-    return found
-
-
-def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source]:
-    """Return where the lines are that say why jobs could not start, if the nodes have logs of their own.
-
-    Args:
-        log: The path of slurmd's log on a node.
-        stack: The stack's name.
-    """
-    failed = [job for job in jobs if could_not_start(job)]
-    if not failed:
-        return []
-    # The host of a job without a script is what the submitting program sends, which may be anything.
-    job = failed[-1]
-    node = job.batch_host if job.batch_host in job.nodes else job.nodes[0]
-    words = f"--nodelist={node} grep -F '[{job.id}.' {log}"
-    show = f"./cluster exec --stack {stack} -- srun {words}"
-    return [Note("slurmd, on this job", [f"(it is on {fold(job.nodes)}, while it is up: `{show}`)"])]
-
-
-def _nodes(jobs: Sequence[JobState]) -> list[str]:
-    """Return the jobs' nodes in numeric order."""
-    return expand(fold({node for job in jobs for node in job.nodes}))
-
 
 SLURM_SECONDS = 5.0
 CONTROLLER = "controller"
@@ -648,7 +376,7 @@ class Cluster:
     def knows_last_digit(self, fields: Mapping[str, str]) -> bool:
         """Return whether this release fills in %b, which only few ask for."""
         patterns = fields["stdout"] + fields["stderr"]
-        if all(match[3] != "b" for match in _SYMBOL.finditer(patterns)):
+        if all(match[3] != "b" for match in SYMBOL.finditer(patterns)):
             return True
         try:
             return knows_last_digit(self.control.run("squeue", "--version"))

@@ -12,8 +12,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from node.logs.find import Cluster, output_files
-from node.logs.sources import CLOCK_SECONDS, MOST_LINES, LogFile, meanings
+from node.logs.explanations import MOST_LINES, meanings
+from node.logs.find import Cluster
+from node.logs.job_output import output_files
+from node.logs.sources import CLOCK_SECONDS, LogFile
 from node.slurm.control import SlurmError
 
 SECONDS = 3.0

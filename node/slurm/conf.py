@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from node.design import time_limits
+from node.design.accelerators import Accelerator
 from node.design.folders import Folders
 from node.design.health import EPILOG, PROLOG
-from node.design.model import Accelerator, ClusterDesign, Partition, Settings
+from node.design.model import ClusterDesign, Partition, Settings
 from node.health.check import expected
 from node.health.programs import HEALTH_CHECK
 from node.slurm import container_conf, port_blocks, runtime, topology, users

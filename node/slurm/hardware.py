@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.design.model import Accelerator, ClusterDesign, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign, Partition
 from node.slurm.hostlist import expand, fold
 from node.system import files, foreign
 from node.system.codec import from_json, to_json

@@ -7,35 +7,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from infra.aws import access
 from infra.program import locations
 from operations import pages
 from operations.aws import account, images
-from operations.aws.account import explained
 from operations.aws.cloud import AwsCloud
+from operations.aws.instance_connect import bring_key
 from operations.clouds import commands
-from operations.clouds.ssh_access import own_key
-
-# The user's SSH key on EC2 instances, by EC2 Instance Connect.
-
-
-def bring_key(client: Any, instance: str, user: str, home: Path) -> None:
-    """Make a machine accept one of the user's own keys for a minute (EC2 Instance Connect).
-
-    Args:
-        client: The boto3 client of `ec2-instance-connect`.
-
-    Raises:
-        UserError: The user has no such key, or AWS refuses.
-    """
-    with explained():
-        client.send_ssh_public_key(
-            InstanceId=instance, InstanceOSUser=user, SSHPublicKey=own_key(home / ".ssh")
-        )
-
 
 NO_CLI = (
     "Session Manager needs the AWS CLI and its plugin, and `aws` is not on PATH: install both "

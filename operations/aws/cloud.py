@@ -10,12 +10,12 @@ from infra.aws.access import ssh_proxy
 from infra.clouds.commands import ClusterRef
 from infra.config.provider_settings import shell_options
 from infra.program.launcher import Run
-from node.bootstrap.vm.images import kinds
-from node.design.model import Access, ClusterDesign
+from node.design.model import Access
 from operations.aws import account, images, leftovers, machines
 from operations.aws.account import explained
-from operations.clouds import commands, ssh_access
-from operations.clouds.cloud import KeptStorage, Machine
+from operations.clouds import commands
+from operations.clouds.cloud import Machine
+from operations.clouds.kept import KeptStorage
 
 
 class AwsCloud:
@@ -68,9 +68,9 @@ class AwsCloud:
         ]
 
     def kept(self, paths: Mapping[str, str]) -> list[KeptStorage]:
-        from operations.aws import leftovers
+        from operations.aws import kept
 
-        return list(leftovers.kept(functools.partial(account.client, self.place), self.place.cluster))
+        return list(kept.kept(functools.partial(account.client, self.place), self.place.cluster))
 
     def end_images(self, say: Callable[[str], None]) -> None:
         def builder() -> Any:
@@ -119,34 +119,3 @@ class AwsCloud:
     def stop_line(self, machine: Machine) -> str:
         where = f"--region {self.place.region}{shell_options(self.place.provider_settings)}"
         return f"aws ec2 stop-instances --force {where} --instance-ids {machine.id}"
-
-
-# The boot reports of failed image builds, for the message of an `up` that failed.
-#
-# Image Builder's own reason is a step's exit status only. The machine is gone, but its boot report is in the
-# bucket.
-
-
-def build_failure(cloud: AwsCloud, design: ClusterDesign, since: float) -> str | None:
-    """Return the step at which each image's build failed, with its last lines; `None` if no build failed.
-
-    Args:
-        since: When this `up` began, in seconds since the epoch. Earlier failures were reported before.
-
-    Raises:
-        UserError: AWS refuses, or does not answer.
-    """
-    bucket = cloud.bucket() if design.image.bake else None
-    if bucket is None:
-        return None
-    found = []
-    for host in (kind.host for kind in kinds(design)):
-        report = ssh_access.boot_report(cloud, bucket, host)
-        failed = report is not None and report["state"] == "failed"
-        if report is not None and failed and cloud.changed(bucket, f"boot/{host}.json") > since:
-            found.append(commands.boot_failure(host, report))
-    if not found:
-        return None
-    return "\n".join(
-        [*found, "Fix the cause and run `up` again: that image is built anew, from the first step."]
-    )

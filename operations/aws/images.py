@@ -18,7 +18,7 @@ from node.bootstrap.vm.images import ROLE
 from node.system import plurals
 from operations.aws import machines
 from operations.aws.account import explained
-from operations.aws.leftovers import is_kept
+from operations.aws.kept import is_kept
 from operations.clouds.cloud import ALIVE
 from operations.waiting import Sleep, attempts
 

@@ -13,7 +13,7 @@ from node.elastic.drivers.ec2.errors import code_of
 from node.elastic.drivers.ec2.launches import end
 from node.elastic.drivers.ec2.names import node_of, nodes_in
 from operations.aws.account import explained
-from operations.aws.leftovers import is_kept
+from operations.aws.kept import is_kept
 from operations.clouds.cloud import ALIVE, ENDING, Machine, TaggedMachine
 
 BATCH = 500

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from infra.errors import NotUpError, UserError
 from infra.program import launcher
 from infra.program.launcher import Run
 from infra.program.stack import Stack
@@ -16,52 +16,11 @@ from infra.ssh import Target
 from node.bootstrap import report
 from node.bootstrap.vm.users import KEY
 from node.design.model import Access, ClusterDesign
-from operations import openssh, programs
+from operations import host_keys, openssh
 from operations.clouds.cloud import ALIVE, Cloud, Machine
 
 if TYPE_CHECKING:
     from infra.outputs.contract import ClusterOutput
-
-# The user's own SSH keys; a cloud can make machines accept one of them.
-
-KEY_FILES = ("id_ed25519.pub", "id_rsa.pub")
-PRIVATE = ("id_ed25519", "id_rsa", "id_ecdsa")
-"""The names of private keys in `~/.ssh` that `ssh` offers by itself."""
-KEY_KINDS = ("ssh-ed25519 ", "ssh-rsa ")
-"""The kinds of keys that both EC2 Instance Connect and OS Login take."""
-
-
-def own_key(folder: Path) -> str:
-    """Return a public key whose private half `ssh` will offer: the agent's first, else a usual file's.
-
-    Args:
-        folder: The folder `~/.ssh`.
-
-    Raises:
-        UserError: Exit 3; there is no such key.
-    """
-    lines = agent_keys()
-    lines += [file.read_text().strip() for name in KEY_FILES if (file := folder / name).is_file()]
-    for line in lines:
-        if line.startswith(KEY_KINDS):
-            return line
-    raise UserError(
-        "you have no SSH key that the login machine could accept. Make one with `ssh-keygen -t ed25519` and "
-        "run the command again: its public half is sent for each connection, nothing else is needed.",
-        EXIT_REFUSED,
-        code="ssh.no-key",
-    )
-
-
-def any_key(folder: Path) -> bool:
-    """Whether `ssh` has a key to offer: one of the agent, or of a file with a usual name in `~/.ssh`."""
-    return bool(agent_keys()) or any((folder / name).is_file() for name in PRIVATE)
-
-
-def agent_keys() -> list[str]:
-    """Return the public keys in the user's SSH agent, as lines of authorized_keys; empty without an agent."""
-    listed = programs.capture(["ssh-add", "-L"], seconds=10)
-    return [] if listed.failed else listed.out.splitlines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +127,7 @@ def _hop(stack: Stack, cloud: Cloud, login: Login, line: str) -> list[str]:
     """Return the command that takes a shell line on to the controller; empty if users log in there."""
     if login.host == CONTROLLER:
         return []
-    keys = openssh.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
+    keys = host_keys.parse_host_keys(_host_keys(stack, cloud, CONTROLLER))
     known = shlex.join(["/usr/bin/printf", "%%s\\n", *(f"{CONTROLLER} {key}" for key in keys)])
     options = {**_INSIDE, "KnownHostsCommand": known}
     words = [f"-o{name}={value}" for name, value in options.items()]
@@ -229,7 +188,7 @@ def command(target: Target, folder: Path, argv: Sequence[str], *, tty: bool) -> 
         folder: Where the machine's host keys are kept.
         tty: Whether the command gets a terminal.
     """
-    known = openssh.keep_host_keys(folder, target.host_keys)
+    known = host_keys.keep_host_keys(folder, target.host_keys)
     words = openssh.arguments(target, known)
     # ssh takes options only before the host, which is the last word.
     place = words.index("--")

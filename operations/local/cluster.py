@@ -20,7 +20,7 @@ from infra import bundle, environments
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
-from localcloud.containers import read_isolation, write_isolation
+from localcloud.isolation import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
 from node.bootstrap.vm import state_guard
 from node.design.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
@@ -31,21 +31,18 @@ from node.system.codec import from_json
 from operations import guard as guards
 from operations import programs
 from operations.access import TOOL
-from operations.local import containers, machine_access, names, system_packages
+from operations.local import container_images, containers, machine_access, namespaces, system_packages
 from operations.local.agent import (
     agent_answers,
     controller_is_dead,
     end_cluster,
-    end_removed_machines,
     explain_wait,
-    is_this_cluster,
-    machines,
     say,
     start_agent,
     tail,
-    terminate,
 )
 from operations.local.benchmark import write_file
+from operations.local.machines import end_removed_machines, is_this_cluster, machines, terminate
 from operations.local.run_directory import RunDirectory, user
 from operations.waiting import attempts
 
@@ -104,7 +101,7 @@ def look(stack: Stack) -> dict[str, Any]:
 def _update_namespaces(stack: Stack, run: RunDirectory, say: Callable[[str], None]) -> None:
     """Find out what machines that start from now on have of their own. Containers have all of it."""
     if not run.containers:
-        names.update(run, stack, say)
+        namespaces.update(run, stack, say)
 
 
 def cloud_down(stack: Stack, cluster: str | None = None) -> dict[str, Any]:
@@ -137,8 +134,8 @@ def publish(stack: Stack) -> dict[str, Any]:
                 EXIT_REFUSED,
                 code="backup.no-folder",
             )
-        layers = containers.ensure_image(design, say)
-        containers.image_plan(design, layers).write(run.path)
+        layers = container_images.ensure_image(design, say)
+        container_images.image_plan(design, layers).write(run.path)
     write_file(
         run.bucket / "loader.py", (environments.code_of(stack.project) / "node" / "loader.py").read_bytes()
     )

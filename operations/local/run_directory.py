@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pwd
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program import folders, locations
 from infra.program.stack import Stack
-from localcloud import addresses, cgroups, containers, hosts_namespace, network
+from localcloud import addresses, cgroups, containers, hosts_namespace, isolation, network
 from localcloud.containers import CGROUPS
 from localcloud.machines import LOCALHOST, base_python, hosts_namespace_possible, pids_of_cluster
 from node.bootstrap.report import displayable
@@ -27,71 +26,7 @@ from node.slurm.addressing import slurmd_addresses
 from node.system import files, foreign, plurals, ports, rpc
 from node.system.locks import locked_folder
 from node.system.waiting import wait_at_most
-
-# Whether this host's loopback is enough for Slurm: all of a local cluster talks over it.
-
-LOOPBACK = "127.0.0.1"
-LOOPBACK_SECONDS = 1.0
-
-
-def check_loopback() -> None:
-    """Refuse a host on which no cluster of process machines could come up.
-
-    Raises:
-        UserError: Exit 3, with the cure.
-    """
-    if (found := loopback_problem()) is not None:
-        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="host.loopback")
-
-
-def loopback_problem() -> tuple[str, str] | None:
-    """Return why Slurm cannot use the loopback, and the cure; `None` if it can."""
-    return is_silent() or is_unresolved(ipv6=has_ipv6())
-
-
-def is_silent() -> tuple[str, str] | None:
-    """Return why no connection over 127.0.0.1 is possible, and the cure."""
-    try:
-        with socket.create_server((LOOPBACK, 0)) as server:
-            socket.create_connection(server.getsockname(), LOOPBACK_SECONDS).close()
-    except OSError as error:
-        return (
-            f"127.0.0.1 does not answer ({error.strerror or error}), and all of the cluster talks over it",
-            "As root: ip link set lo up",
-        )
-    return None
-
-
-def is_unresolved(*, ipv6: bool) -> tuple[str, str] | None:
-    """Return why Slurm's programs find no address of this host, and the cure.
-
-    They ask as Slurm's `get_addr_info` does. For IPv4 alone the C library answers nothing, not even to
-    127.0.0.1, where the host has no IPv4 address but that one. Any other one will do, also on the loopback.
-
-    Args:
-        ipv6: Whether the cluster's slurm.conf allows IPv6 besides (`node.design.sites.LocalSite.ipv6`).
-    """
-    family = socket.AF_UNSPEC if ipv6 else socket.AF_INET
-    flags = socket.AI_ADDRCONFIG | socket.AI_NUMERICSERV | socket.AI_PASSIVE | socket.AI_CANONNAME
-    try:
-        socket.getaddrinfo(LOOPBACK, 1, family, socket.SOCK_STREAM, flags=flags)
-    except socket.gaierror as error:
-        return (
-            f"Slurm's programs find no address here, not even {LOOPBACK} ({error.strerror}): this host has "
-            "no IPv4 address besides, because it has no network",
-            "As root: ip address add 127.0.0.2/8 dev lo",
-        )
-    return None
-
-
-def has_ipv6() -> bool:
-    """Whether this kernel has IPv6, so that a daemon can listen for both kinds of addresses at once."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.bind(("::", 0))
-        return True
-    return False
-
+from operations.local.loopback import _localhost_is_here, has_ipv6
 
 # The ports are below the kernel's range for outgoing connections, which begins at 32768 by default.
 FIRST_PORT, LAST_PORT = 16800, 32600
@@ -132,7 +67,7 @@ class RunDirectory:
 
     @property
     def agent_socket(self) -> Path:
-        return containers.agent_socket(self.path)
+        return isolation.agent_socket(self.path)
 
     @property
     def cluster_file(self) -> Path:
@@ -217,7 +152,7 @@ class RunDirectory:
     @property
     def containers(self) -> bool:
         """Whether the machines are containers, which boot like real machines."""
-        return containers.read_isolation(self.path) == CONTAINER
+        return isolation.read_isolation(self.path) == CONTAINER
 
     @property
     def hosts(self) -> Path:
@@ -445,13 +380,6 @@ def free_range(
         f"no {count} free ports in a row between {within.start} and {within.stop}; end what listens there",
         code="ports.not-free",
     )
-
-
-def _localhost_is_here() -> bool:
-    """Whether localhost is 127.0.0.1, on which the controller's daemons then listen."""
-    with contextlib.suppress(OSError):
-        return socket.gethostbyname(LOCALHOST) == "127.0.0.1"
-    return False
 
 
 def user() -> str:

@@ -107,11 +107,13 @@ def median_ms(work: Callable[[], object], repeat: int) -> float:
 def trainer() -> str:
     """Return the Python of the training environment, which is built if it is missing."""
     from infra.program.locations import cache_root
-    from operations.local import benchmark
+    from operations.local import environment_builds
 
     uv = ROOT / ".venv" / "bin" / "uv"
     return str(
-        benchmark.build_environment(ROOT, "cpu", cache_root() / "apps" / "envs", uv) / "bin" / "python"
+        environment_builds.build_environment(ROOT, "cpu", cache_root() / "apps" / "envs", uv)
+        / "bin"
+        / "python"
     )
 
 

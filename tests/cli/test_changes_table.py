@@ -12,7 +12,8 @@ from cli.providers.aws.changes import RULES
 from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
 from infra.effects import Kind
-from node.design.model import AwsSettings, Mount, SlurmSettings
+from node.design.model import AwsSettings, SlurmSettings
+from node.design.storage import Mount
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
 PERSISTENT = dataclasses.replace(LUSTRE, deployment="PERSISTENT_1")

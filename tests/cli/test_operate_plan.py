@@ -31,7 +31,7 @@ from infra.design import design
 from infra.errors import EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from operations.local import names, system_packages
+from operations.local import namespaces, system_packages
 from operations.local.__main__ import main
 from tests.support import sentences
 from tests.support.checkout import CODE, ROOT
@@ -59,7 +59,7 @@ def planned() -> Any:
 def test_what_nodes_lack_on_this_machine_is_said_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(names, "unsupported_reason", lambda first: f"they share /tmp ({first})")
+    monkeypatch.setattr(namespaces, "unsupported_reason", lambda first: f"they share /tmp ({first})")
 
     def lacks(name: str) -> list[str]:
         cluster_design = design(load_file(ROOT / f"Pulumi.{name}.yaml"), catalog())
@@ -224,7 +224,7 @@ def test_the_plan_says_what_accounting_needs(
         "  slurm-stacks:benchmark: {enabled: false}\n",
     )
     monkeypatch.setattr("infra.local.subprocess.run", in_this_process)
-    monkeypatch.setattr(names, "unsupported_reason", lambda _first: None)
+    monkeypatch.setattr(namespaces, "unsupported_reason", lambda _first: None)
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [] if installed else ["slurmdbd"])
     monkeypatch.setattr(system_packages, "_root", lambda _refusal: [])
     monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/apt-get")

@@ -245,7 +245,7 @@ def test_environments_are_listed_with_what_they_are_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from infra.environments import lock_digest
-    from node.bootstrap.vm.training import environments as node_environments
+    from node.bootstrap.vm.environments import environments as node_environments
 
     apps = tmp_path / "apps"
     name = lock_digest(ROOT, "cpu")

@@ -45,7 +45,7 @@ from infra.errors import EXIT_REFUSED, UserError
 from infra.instance_types.catalog import catalog
 from infra.program import clusters, folders, locations, owner
 from infra.program.stack import Stack
-from node.design.model import LocalCloud
+from node.design.local_cloud import CloudBehaviour
 from node.system import locks
 from node.system.codec import to_json
 from operations import packages
@@ -175,7 +175,7 @@ class Scene:
         def call(_run: object, method: str, _seconds: float, **_params: object) -> Any:
             self.note("agent")
             machine = {"node": "cpu-0", "frozen": False, "cut": False, "notice": None, "registers": True}
-            limits = to_json(LocalCloud())
+            limits = to_json(CloudBehaviour())
             return {"inspect": {"machines": [machine]}, "limits": limits}.get(method, machine)
 
         self._monkeypatch.setattr(backup, "_run", on_controller)

@@ -17,7 +17,7 @@ from cli.commands import run_tests
 from infra.errors import UserError
 from localcloud import images
 from node.slurm.environment import defaults
-from operations.local import benchmark, system_packages
+from operations.local import environment_builds, system_packages
 from tests.support import accounts, caller, left_clusters
 from tests.support.checkout import ROOT, until
 from tests.support.hostile import HOSTILE
@@ -74,7 +74,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     monkeypatch.setattr(system_packages, "add_pmix", lambda _say: None)
     monkeypatch.setattr(images, "ensure", lambda *_arguments: None)
     monkeypatch.setattr(run_tests, "_free_memory", lambda: 64 << 30)
-    monkeypatch.setattr(benchmark, "build_environment", lambda *_arguments, **_more: TRAINER)
+    monkeypatch.setattr(environment_builds, "build_environment", lambda *_arguments, **_more: TRAINER)
     return made
 
 

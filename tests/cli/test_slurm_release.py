@@ -15,7 +15,8 @@ from infra.config import StackConfig, load_file
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.design.model import ClusterDesign, Image, Package
+from node.design.containers import Package
+from node.design.model import ClusterDesign, Image
 from node.slurm import packaged
 from operations.access import StackUp
 from operations.local import system_packages

@@ -24,7 +24,7 @@ from localcloud.containers import BootPlan, disk_folder, leftovers
 from node.backup import archive
 from node.system import rpc
 from operations.access import TOOL
-from operations.local import containers, machine_access
+from operations.local import container_images, machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support import published_script
 from tests.support.checkout import Checkout, until
@@ -58,7 +58,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     checkout = Checkout(tmp_path_factory.mktemp("containers") / "a checkout", PLAIN)
     quick_benchmark(checkout)
     # The checkout has a cache of its own; the machines' image is taken from this machine's cache.
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
+    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(
+        container_images.image_folder()
+    )
     before = links()
     try:
         checkout.cluster("up", check=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.health.check import FIELDS
+from node.health.nvidia import FIELDS
 from node.health.programs import PRETENDED
 from node.slurm.control import Control
 from node.slurm.states import JobState, NodeState

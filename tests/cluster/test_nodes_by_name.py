@@ -21,13 +21,13 @@ import pytest
 
 from localcloud import addresses, hosts_namespace
 from node.design.published import read_settings
-from operations.local import names, system_packages
+from operations.local import namespaces, system_packages
 from tests.support.checkout import ROOT, SMALL, Checkout, running, until
 from tests.support.net_machines import need_net_machines
 from tests.support.ordinary_user import OrdinaryUser
 
 needs_views = pytest.mark.skipif(
-    (_problem := names.unsupported_reason("127.9.64.0")) is not None,
+    (_problem := namespaces.unsupported_reason("127.9.64.0")) is not None,
     reason=f"no hosts namespaces here: {_problem}",
 )
 REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]

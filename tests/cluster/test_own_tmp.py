@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node.system.processes import ProcessId
-from operations.local import names
+from operations.local import namespaces
 from tests.support.checkout import Checkout, until
 
 STACK = """
@@ -29,7 +29,7 @@ STACK = """
         arguments: [--data={data}]
 """
 pytestmark = pytest.mark.skipif(
-    (_problem := names.unsupported_reason("127.9.64.0")) is not None,
+    (_problem := namespaces.unsupported_reason("127.9.64.0")) is not None,
     reason=f"no namespaces here: {_problem}",
 )
 

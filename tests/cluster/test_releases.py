@@ -21,7 +21,7 @@ import pytest
 from localcloud import images
 from localcloud.containers import leftovers
 from node.slurm import version
-from operations.local import containers, system_packages
+from operations.local import container_images, system_packages
 from tests.cluster.container_site import image_script
 from tests.support.checkout import Checkout, until
 from tests.support.containers import need_containers
@@ -150,7 +150,7 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         if container:
             cache = tmp_path_factory.mktemp("cache") / "slurm-stacks"
             cache.mkdir()
-            (cache / "images").symlink_to(containers.image_folder())
+            (cache / "images").symlink_to(container_images.image_folder())
             checkout.env["XDG_CACHE_HOME"] = str(cache.parent)
         up = checkout.cluster("up", check=True, timeout=4800)
         print(re.findall(r"slurm\S* \d+\.\d+\.\S+", up.stdout)[:1])

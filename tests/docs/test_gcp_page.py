@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from cli.providers.gcp.diagnosis import EVERYWHERE, wanted_quotas
+from cli.providers.gcp.quotas import EVERYWHERE, wanted_quotas
 from infra import config
 from infra.config import StackConfig
 from infra.cost import cost

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from node.bootstrap.vm import buckets, lustre
-from node.bootstrap.vm.clouds import gcp
+from node.bootstrap.vm import buckets, lustre, ops_agent
 from tests.support.checkout import ROOT
 
 
@@ -18,9 +17,9 @@ def test_security_md_names_every_repository_whose_key_is_not_pinned() -> None:
             adds = getattr(call.func, "attr", "") == "add_repository"
             if adds and not any(word.arg == "fingerprint" for word in call.keywords):
                 found.add(file.relative_to(ROOT / "node/bootstrap/vm").as_posix())
-    assert found == {"buckets.py", "clouds/gcp.py", "lustre.py"}
+    assert found == {"buckets.py", "ops_agent.py", "lustre.py"}
     page = (ROOT / "SECURITY.md").read_text()
-    for name in (buckets.GCSFUSE, gcp.PACKAGE, "fsx-lustre-client-repo", "packages.cloud.google.com"):
+    for name in (buckets.GCSFUSE, ops_agent.PACKAGE, "fsx-lustre-client-repo", "packages.cloud.google.com"):
         assert name in page
     assert lustre.REPOSITORY.startswith("https://fsx-lustre-client-repo.")
-    assert {buckets.REPOSITORY, gcp.REPOSITORY} == {"https://packages.cloud.google.com/apt"}
+    assert {buckets.REPOSITORY, ops_agent.REPOSITORY} == {"https://packages.cloud.google.com/apt"}

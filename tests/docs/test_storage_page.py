@@ -10,7 +10,7 @@ import yaml
 
 from infra.config.rules.storage import THROUGHPUT
 from infra.config.storage import SharedStorage
-from operations.clouds.cloud import KeptStorage, Value, kept_report
+from operations.clouds.kept import KeptStorage, Value, kept_report
 from tests.support.checkout import ROOT
 from tests.support.stack_values import CLUSTER, mistakes, values
 

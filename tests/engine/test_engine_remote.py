@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from operations import ssh
+from operations import login_lines
 from tests.support import remote_scenarios as scenarios
 from tests.support.drivers import Cli
 from tests.support.login_machine import LoginMachine, login_machines
@@ -64,7 +64,7 @@ def test_a_machine_that_is_gone(driver: Cli, machine: LoginMachine, tmp_path: Pa
     assert scenarios.succeeded(driver.up(scenarios.spec(machine))).operations == {}
     removed = scenarios.succeeded(driver.up(scenarios.spec(machine, benchmark=False)))
     assert removed.operations["b-job"] == "deleted"
-    assert ssh.NOT_CANCELLED in removed.text
+    assert login_lines.NOT_CANCELLED in removed.text
     scenarios.succeeded(driver.destroy())
 
 

@@ -19,7 +19,8 @@ from infra.local import LocalCluster, LocalShell, _facts
 from infra.outputs import publish
 from infra.program.stack import Stack
 from infra.slurm_cluster import Benchmark
-from node.design.model import BenchmarkDesign, ClusterDesign, LocalCloud
+from node.design.local_cloud import CloudBehaviour
+from node.design.model import BenchmarkDesign, ClusterDesign
 from node.system.codec import to_json
 from operations.local.__main__ import PASSING, VERBS
 from operations.local.run_directory import RunDirectory
@@ -100,7 +101,7 @@ def test_the_order_of_destruction_is_head_termination_cloud(preview: bool) -> No
 
 
 def test_what_each_command_does() -> None:
-    made = cluster(design(local=LocalCloud(1.5, quota_nodes=7)))
+    made = cluster(design(local=CloudBehaviour(1.5, quota_nodes=7)))
     creates: dict[str, Any] = {name: made.inputs(name).get("create") for name in made.types() if name != "c"}
     assert creates.pop("c-termination") is None, "the termination does nothing until the end"
     assert {name: operation(line) for name, line in creates.items()} == {
@@ -113,7 +114,7 @@ def test_what_each_command_does() -> None:
         assert made.inputs(name)["update"] == made.inputs(name)["create"]
         assert "triggers" not in made.inputs(name)
     limits = json.loads(made.inputs("c-cloud")["stdin"])
-    assert limits == to_json(LocalCloud(1.5, quota_nodes=7))
+    assert limits == to_json(CloudBehaviour(1.5, quota_nodes=7))
     published = json.loads(made.inputs("c-bundle")["stdin"])
     assert published["name"] == "t"
     assert made.inputs("c-bundle")["environment"] == {

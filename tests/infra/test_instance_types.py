@@ -11,7 +11,7 @@ import moto
 import pytest
 
 from cli.providers.aws import types
-from infra.config.rules.partitions import is_arm
+from infra.config.rules.instance_types import is_arm
 from infra.instance_types.catalog import Override, catalog, series
 
 FACTS = catalog()

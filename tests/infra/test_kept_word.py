@@ -16,14 +16,8 @@ import pytest
 
 from infra.config import schema
 from node.design import published
-from node.design.model import (
-    SETTINGS_VERSION,
-    AwsPartition,
-    AwsSettings,
-    GcpPartition,
-    Gp3,
-    Settings,
-)
+from node.design.model import SETTINGS_VERSION, AwsPartition, AwsSettings, GcpPartition, Settings
+from node.design.storage import Gp3
 from node.system.codec import to_json
 
 FROZEN = Path(__file__).with_name("contract")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localcloud.cloud import Cloud
-from localcloud.limits import Limits
 from localcloud.machines import CloudError
+from node.design.local_cloud import CloudBehaviour
 from tests.support.sleepers import Sleepers, names, over, stopped_timers, until
 
 TAGS = {"cluster": "t", "role": "compute"}
@@ -27,7 +27,7 @@ def states(cloud: Cloud) -> list[str]:
 
 
 def test_life_of_a_machine(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits())
+    cloud = Cloud(tmp_path, maker, CloudBehaviour())
     answer = cloud.launch("a", names(2), 2, "local.small", TAGS)
     assert [m["node"] for m in answer["machines"]] == ["debug-0", "debug-1"]
     assert answer["failures"] == []
@@ -43,7 +43,7 @@ def test_life_of_a_machine(tmp_path: Path, maker: Sleepers) -> None:
 
 
 def test_a_machine_that_dies_is_seen_as_terminated(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits())
+    cloud = Cloud(tmp_path, maker, CloudBehaviour())
     cloud.launch("a", names(1), 1, "local.small", TAGS)
     until(lambda: states(cloud) == ["running"])
     maker.children[0].kill()
@@ -52,7 +52,7 @@ def test_a_machine_that_dies_is_seen_as_terminated(tmp_path: Path, maker: Sleepe
 
 
 def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits(quota_nodes=3))
+    cloud = Cloud(tmp_path, maker, CloudBehaviour(quota_nodes=3))
     with pytest.raises(CloudError, match="quota of 3 machines would be exceeded") as caught:
         cloud.launch("a", names(4), 4, "local.small", TAGS)
     assert caught.value.code == "QuotaExceeded"
@@ -65,14 +65,14 @@ def test_quota_takes_a_whole_launch_or_none_of_it(tmp_path: Path, maker: Sleeper
 
 
 def test_gpu_quota_counts_devices(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits(quota_gpus=8))
+    cloud = Cloud(tmp_path, maker, CloudBehaviour(quota_gpus=8))
     with pytest.raises(CloudError, match="quota of 8 GPUs would be exceeded: 0 used, 8 left"):
         cloud.launch("a", names(3), 3, "local.small", TAGS, gpus=4)
     assert len(cloud.launch("b", names(2), 2, "local.small", TAGS, gpus=4)["machines"]) == 2
 
 
 def test_a_token_launches_once(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits())
+    cloud = Cloud(tmp_path, maker, CloudBehaviour())
     first = cloud.launch("same", names(1), 1, "local.small", TAGS)
     again = cloud.launch("same", names(1), 1, "local.small", TAGS)
     assert [m["id"] for m in first["machines"]] == [m["id"] for m in again["machines"]]
@@ -81,7 +81,7 @@ def test_a_token_launches_once(tmp_path: Path, maker: Sleepers) -> None:
 
 
 def test_a_name_in_use_is_refused_until_its_machine_is_gone(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits())
+    cloud = Cloud(tmp_path, maker, CloudBehaviour())
     first = cloud.launch("a", names(1), 1, "local.small", TAGS)
     with pytest.raises(CloudError, match="t-debug-0 exists") as caught:
         cloud.launch("b", names(1), 1, "local.small", TAGS)
@@ -105,7 +105,7 @@ def test_wrong_calls_are_refused(
     tmp_path: Path, maker: Sleepers, names_: dict[str, str], least: int, tags: dict[str, str]
 ) -> None:
     with pytest.raises(CloudError) as caught:
-        Cloud(tmp_path, maker, Limits()).launch("a", names_, least, "local.small", tags)
+        Cloud(tmp_path, maker, CloudBehaviour()).launch("a", names_, least, "local.small", tags)
     assert caught.value.code == "InvalidRequest"
 
 
@@ -113,7 +113,7 @@ def test_boot_delay_keeps_a_machine_pending_and_terminate_ends_it_there(
     tmp_path: Path, maker: Sleepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timers = stopped_timers(monkeypatch)
-    cloud = Cloud(tmp_path, maker, Limits(boot_delay=60))
+    cloud = Cloud(tmp_path, maker, CloudBehaviour(boot_delay=60))
     one = cloud.launch("a", names(1), 1, "local.small", TAGS)
     cloud.launch("b", names(1, 1), 1, "local.small", TAGS)
     assert states(cloud) == ["pending", "pending"]
@@ -126,12 +126,12 @@ def test_boot_delay_keeps_a_machine_pending_and_terminate_ends_it_there(
 
 
 def test_a_new_agent_knows_the_machines_of_the_old_one(tmp_path: Path, maker: Sleepers) -> None:
-    old = Cloud(tmp_path, maker, Limits())
+    old = Cloud(tmp_path, maker, CloudBehaviour())
     made = old.launch("a", names(2), 2, "local.small", TAGS)
     until(lambda: states(old) == ["running", "running"])
     maker.children[0].kill()
     maker.children[0].wait()
-    new = Cloud(tmp_path, maker, Limits())
+    new = Cloud(tmp_path, maker, CloudBehaviour())
     assert states(new) == ["running", "terminated"]
     again = new.launch("a", names(2), 2, "local.small", TAGS)
     assert [m["id"] for m in again["machines"]] == [m["id"] for m in made["machines"]]
@@ -142,7 +142,7 @@ def test_an_agent_ends_what_its_killed_predecessor_had_only_noted(
 ) -> None:
     """A slurmctld whose machine died, and whose agent died before it had ended it, would keep its port."""
     tags = {"cluster": "c", "role": "controller"}
-    old = Cloud(tmp_path, maker, Limits())
+    old = Cloud(tmp_path, maker, CloudBehaviour())
     made = old.launch("a", {"controller": "c-controller"}, 1, "local.small", tags)
     (machine,) = made["machines"]
     until(lambda: states(old) == ["running"])
@@ -157,18 +157,18 @@ def test_an_agent_ends_what_its_killed_predecessor_had_only_noted(
         with pytest.raises(KeyboardInterrupt):
             old.watch()
     assert maker.cleared == []
-    new = Cloud(tmp_path, maker, Limits())
+    new = Cloud(tmp_path, maker, CloudBehaviour())
     assert maker.cleared == [machine["id"]]
     # Once another machine has its name, what carries the name belongs to that one.
     new.launch("b", {"controller": "c-controller"}, 1, "local.small", tags)
     until(lambda: sorted(states(new)) == ["running", "terminated"])
     maker.cleared.clear()
-    Cloud(tmp_path, maker, Limits())
+    Cloud(tmp_path, maker, CloudBehaviour())
     assert maker.cleared == []
 
 
 def test_close_ends_all_and_refuses_more(tmp_path: Path, maker: Sleepers) -> None:
-    cloud = Cloud(tmp_path, maker, Limits())
+    cloud = Cloud(tmp_path, maker, CloudBehaviour())
     cloud.launch("a", names(3), 3, "local.small", TAGS)
     until(lambda: states(cloud) == ["running"] * 3)
     cloud.close()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from localcloud import containers
-from localcloud.limits import ERRORS, OF_EVERY_CALL
-from node.design.model import LocalCloud
+from localcloud import isolation
+from localcloud.behaviour import ERRORS, OF_EVERY_CALL
+from node.design.local_cloud import CloudBehaviour
 from node.system.codec import to_json
 from tests.support.sleepers import TAGS, ServedCloud, Sleepers, names, until
 
@@ -23,7 +23,7 @@ HEAD = {"cluster": "t", "role": "controller"}
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     maker = Sleepers()
-    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
+    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
     served_cloud = ServedCloud(tmp_path, maker)
     yield served_cloud
     served_cloud.server.close()
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def test_every_setting_is_set_and_kept(served: ServedCloud) -> None:
-    assert SETTINGS.keys() == to_json(LocalCloud()).keys()
+    assert SETTINGS.keys() == to_json(CloudBehaviour()).keys()
     for key, value in SETTINGS.items():
         assert served.call("limits", **{key: value})[key] == value
     served.restart()
@@ -45,7 +45,7 @@ def test_every_setting_is_set_and_kept(served: ServedCloud) -> None:
     for key in SETTINGS:
         served.call("limits", **{key: None})
     served.restart()
-    assert served.call("limits") == to_json(LocalCloud())
+    assert served.call("limits") == to_json(CloudBehaviour())
 
 
 def test_settings_set_at_once_by_many_are_all_there(served: ServedCloud) -> None:
@@ -62,7 +62,7 @@ def test_settings_set_at_once_by_many_are_all_there(served: ServedCloud) -> None
 def test_one_wrong_setting_changes_none(served: ServedCloud) -> None:
     assert served.code("limits", quota_nodes=2, boot_delay="soon") == "InvalidRequest"
     assert served.code("limits", quota=1) == served.code("reboot") == "InvalidRequest"
-    assert served.call("limits") == to_json(LocalCloud())
+    assert served.call("limits") == to_json(CloudBehaviour())
     assert not (served.run / "cloud" / "limits.json").exists()
 
 
@@ -70,7 +70,7 @@ def test_one_wrong_setting_changes_none(served: ServedCloud) -> None:
 def test_settings_that_are_damaged_are_none(served: ServedCloud, text: str) -> None:
     (served.run / "cloud" / "limits.json").write_text(text)
     served.restart()
-    assert served.call("limits") == to_json(LocalCloud())
+    assert served.call("limits") == to_json(CloudBehaviour())
 
 
 @pytest.mark.parametrize("error", ERRORS)

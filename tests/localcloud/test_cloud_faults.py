@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from localcloud.cloud import Cloud
-from localcloud.limits import Limits
 from localcloud.machines import CloudError
+from node.design.local_cloud import CloudBehaviour
 from node.system.processes import ProcessId
 from tests.support.sleepers import Sleepers, names, over, state_of, stopped_timers, until
 
@@ -32,7 +32,7 @@ def maker() -> Iterator[Sleepers]:
 @pytest.fixture
 def make(tmp_path: Path, maker: Sleepers) -> Make:
     """Make a cloud on this test's folder; a second one is the next agent's."""
-    return lambda **limits: Cloud(tmp_path, maker, Limits(**limits))
+    return lambda **limits: Cloud(tmp_path, maker, CloudBehaviour(**limits))
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localcloud.limits import (
+from localcloud.behaviour import (
     ERRORS,
     LaunchAllowance,
-    Limits,
     RunningMachine,
     allowed,
     boot_seconds,
@@ -21,13 +20,14 @@ from localcloud.limits import (
     registers,
 )
 from localcloud.machines import CloudError
+from node.design.local_cloud import CloudBehaviour
 from node.system.codec import to_json
 from tests.support import texts
 
 PARTITIONS, ZONES = ("debug", "gpu"), (None, "a", "b")
 NUMBER = st.integers(0, 6)
 LIMITS = st.builds(
-    Limits,
+    CloudBehaviour,
     quota_nodes=st.none() | NUMBER,
     quota_gpus=st.none() | NUMBER,
     capacity=st.dictionaries(st.sampled_from(["debug", "gpu", "debug/a", "debug/b", "gpu/a"]), NUMBER),
@@ -35,7 +35,7 @@ LIMITS = st.builds(
 WISH = st.tuples(st.sampled_from(PARTITIONS), st.sampled_from(ZONES), st.integers(0, 8), st.integers(0, 4))
 
 
-def exceeded(limits: Limits, living: list[RunningMachine]) -> list[str]:
+def exceeded(limits: CloudBehaviour, living: list[RunningMachine]) -> list[str]:
     """Count these machines independently, and return the limits that they exceed."""
     found = []
     if limits.quota_nodes is not None and len(living) > limits.quota_nodes:
@@ -51,7 +51,9 @@ def exceeded(limits: Limits, living: list[RunningMachine]) -> list[str]:
 
 
 @given(LIMITS, st.lists(WISH, max_size=8))
-def test_no_limit_is_ever_exceeded_and_nothing_is_held_back(limits: Limits, wishes: list[Any]) -> None:
+def test_no_limit_is_ever_exceeded_and_nothing_is_held_back(
+    limits: CloudBehaviour, wishes: list[Any]
+) -> None:
     living: list[RunningMachine] = []
     for partition, zone, wanted, gpus in wishes:
         found = allowed(limits, living, wanted, gpus, partition, zone)
@@ -70,7 +72,7 @@ def test_no_limit_is_ever_exceeded_and_nothing_is_held_back(limits: Limits, wish
 
 @given(LIMITS, LIMITS, st.lists(WISH, max_size=4), WISH)
 def test_limits_below_what_lives_allow_nothing_more(
-    before: Limits, after: Limits, wishes: list[Any], wish: Any
+    before: CloudBehaviour, after: CloudBehaviour, wishes: list[Any], wish: Any
 ) -> None:
     """A quota that is lowered while machines run ends none of them, and allows no negative number."""
     living: list[RunningMachine] = []
@@ -88,7 +90,7 @@ def test_the_cause_names_the_limit_that_binds() -> None:
         RunningMachine("debug", "b", 0),
         RunningMachine("gpu", None, 4),
     ]
-    limits = Limits(quota_nodes=9, quota_gpus=8, capacity={"debug": 5, "debug/a": 2})
+    limits = CloudBehaviour(quota_nodes=9, quota_gpus=8, capacity={"debug": 5, "debug/a": 2})
     assert allowed(limits, living, 9, 0, "debug", "a") == LaunchAllowance(
         1, "InsufficientCapacity", "pool debug/a has 2 machines: 1 run, 1 left"
     )
@@ -105,7 +107,7 @@ def test_the_cause_names_the_limit_that_binds() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_an_error_hits_the_calls_of_its_class(kind: str) -> None:
-    limits = Limits(api_error=kind)
+    limits = CloudBehaviour(api_error=kind)
     for method in ("launch", "available_capacity"):
         error = refusal(limits, method)
         assert error is not None
@@ -113,18 +115,18 @@ def test_an_error_hits_the_calls_of_its_class(kind: str) -> None:
         assert kind in str(error)
     for method in ("list", "terminate"):
         assert (refusal(limits, method) is not None) == (kind in ("permission", "throttled"))
-    assert refusal(Limits(), "launch") is None
+    assert refusal(CloudBehaviour(), "launch") is None
 
 
 @given(texts.text(max_size=8), st.floats(0, 100), st.floats(0, 100))
 def test_a_boot_takes_its_delay_and_a_part_of_the_spread(machine: str, delay: float, spread: float) -> None:
-    seconds = boot_seconds(Limits(boot_delay=delay, boot_spread=spread), machine)
+    seconds = boot_seconds(CloudBehaviour(boot_delay=delay, boot_spread=spread), machine)
     assert delay <= seconds <= delay + spread
-    assert seconds == boot_seconds(Limits(boot_delay=delay, boot_spread=spread), machine)
+    assert seconds == boot_seconds(CloudBehaviour(boot_delay=delay, boot_spread=spread), machine)
 
 
 def test_boots_differ() -> None:
-    limits = Limits(boot_delay=1, boot_spread=10)
+    limits = CloudBehaviour(boot_delay=1, boot_spread=10)
     times = {boot_seconds(limits, f"{n} debug-{n}") for n in range(20)}
     assert len(times) == 20
     assert max(times) - min(times) > 3, "a spread that is used"
@@ -132,12 +134,12 @@ def test_boots_differ() -> None:
 
 @given(texts.text(max_size=8))
 def test_a_share_of_none_and_of_all(machine: str) -> None:
-    assert registers(Limits(), machine)
-    assert not registers(Limits(never_register=1.0), machine)
+    assert registers(CloudBehaviour(), machine)
+    assert not registers(CloudBehaviour(never_register=1.0), machine)
 
 
 def test_a_share_is_a_share_and_the_same_again() -> None:
-    limits = Limits(never_register=0.3)
+    limits = CloudBehaviour(never_register=0.3)
     fates = [registers(limits, f"{n} debug-0") for n in range(1000)]
     assert 0.25 < fates.count(False) / 1000 < 0.35
     assert fates == [registers(limits, f"{n} debug-0") for n in range(1000)]
@@ -146,13 +148,15 @@ def test_a_share_is_a_share_and_the_same_again() -> None:
 
 
 def test_settings_are_changed_and_cleared() -> None:
-    limits = changed(Limits(), {"boot_delay": 3, "quota_nodes": 2, "capacity.debug": 4, "capacity.gpu/a": 0})
-    assert limits == Limits(boot_delay=3.0, quota_nodes=2, capacity={"debug": 4, "gpu/a": 0})
+    limits = changed(
+        CloudBehaviour(), {"boot_delay": 3, "quota_nodes": 2, "capacity.debug": 4, "capacity.gpu/a": 0}
+    )
+    assert limits == CloudBehaviour(boot_delay=3.0, quota_nodes=2, capacity={"debug": 4, "gpu/a": 0})
     limits = changed(limits, {"capacity.debug": None, "quota_nodes": None, "boot_delay": None})
-    assert limits == Limits(capacity={"gpu/a": 0})
-    assert changed(limits, {"capacity": {"debug": 1}}) == Limits(capacity={"debug": 1})
-    assert changed(limits, {"capacity": None}) == Limits()
-    assert changed(limits, to_json(Limits(api_error="quota"))) == Limits(api_error="quota")
+    assert limits == CloudBehaviour(capacity={"gpu/a": 0})
+    assert changed(limits, {"capacity": {"debug": 1}}) == CloudBehaviour(capacity={"debug": 1})
+    assert changed(limits, {"capacity": None}) == CloudBehaviour()
+    assert changed(limits, to_json(CloudBehaviour(api_error="quota"))) == CloudBehaviour(api_error="quota")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_settings_are_changed_and_cleared() -> None:
     ],
 )
 def test_wrong_settings_are_refused_and_change_nothing(changes: dict[str, Any], said: str) -> None:
-    limits = Limits(quota_nodes=5, capacity={"debug": 1})
+    limits = CloudBehaviour(quota_nodes=5, capacity={"debug": 1})
     before = to_json(limits)
     with pytest.raises(CloudError, match=said) as caught:
         changed(limits, {"boot_spread": 2.0, **changes})

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import cgroups, nspawn
-from localcloud.nspawn import Bind, Machine
+from localcloud import boot_files, cgroups, nspawn
+from localcloud.container_machine import Bind, Machine
 from node.system.processes import descendants
 from tests.support.checkout import until
 from tests.support.containers import Lab, base_image, need_containers
@@ -35,10 +35,10 @@ def test_the_stage_that_looks_for_a_network_runs_where_something_needs_it(
     layer = tmp_path / "layer"
     (layer / "lib/systemd/system").mkdir(parents=True)
     if one_process:
-        (layer / nspawn.ONE_PROCESS).touch()
+        (layer / boot_files.ONE_PROCESS).touch()
     (tmp_path / "machine").mkdir()
     machine = Machine("m", "debug-0", tmp_path / "machine", [layer], None, datasources=datasources)
-    nspawn.write_boot_files(machine)
+    boot_files.write_boot_files(machine)
     unit = machine.folder / "seed/etc/systemd/system/cloud-init-local.service"
     # For systemd an empty file is a unit that must not run.
     assert (unit.exists() and unit.read_text() == "") == without
@@ -56,7 +56,7 @@ def test_a_machines_folders_have_the_modes_of_its_image(tmp_path: Path, mask: in
     machine = Machine("m", "debug-0", tmp_path / "machine", [layer], None, datasources=("NoCloud",))
     before = os.umask(mask)
     try:
-        nspawn.write_boot_files(machine)
+        boot_files.write_boot_files(machine)
     finally:
         os.umask(before)
     seed = machine.folder / "seed"
@@ -101,7 +101,7 @@ def test_a_machine_boots_runs_its_user_data_and_powers_off(lab: Lab, tmp_path: P
     assert first.says("cat", "/srv/shared/file") == "of this host"
     assert "Read-only" in first.says("touch", "/srv/shared/mine")
     assert first.says("stat", "-c", "%a", "/root", "/root/.ssh/authorized_keys") == "700\n600"
-    assert "10.99.1.0/16" in first.says("ip", "-brief", "address", "show", nspawn.INTERFACE)
+    assert "10.99.1.0/16" in first.says("ip", "-brief", "address", "show", boot_files.INTERFACE)
     assert first.run("ping", "-c1", "-W20", "10.99.1.1").status == 0
     assert first.says("cat", "/etc/machine-id") != second.says("cat", "/etc/machine-id")
 

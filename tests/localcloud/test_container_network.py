@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import containers
+from localcloud import isolation
 from localcloud.network import PREFIX, addresses, hosts_text, read_hosts
 from localcloud.nspawn import link_of
 from node.design.model import CONTAINER, ClusterDesign, Host, Partition
@@ -82,7 +82,7 @@ def test_settings_of_machines_with_a_root_of_their_own(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = RunDirectory.make(Stack(tmp_path, "test"))
-    containers.write_isolation(run.path, CONTAINER)
+    isolation.write_isolation(run.path, CONTAINER)
     assert run.containers
 
     site = run.settings(design(2)).site

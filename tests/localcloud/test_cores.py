@@ -13,10 +13,11 @@ import pytest
 
 from localcloud import cgroups, cores
 from localcloud.addresses import claim_name
-from localcloud.cloud import Cloud, FaultInjector
+from localcloud.cloud import Cloud
 from localcloud.cores import Cores, Use, uses
-from localcloud.limits import Limits
+from localcloud.fault_injection import FaultInjector
 from localcloud.machines import Boot, ProcessRuntime
+from node.design.local_cloud import CloudBehaviour
 from node.system.processes import ProcessId, with_descendants
 from tests.support.checkout import until
 from tests.support.sleepers import Sleepers, names
@@ -152,7 +153,7 @@ def test_a_claim_names_the_cluster_and_fits_into_a_name() -> None:
 def test_a_machine_has_its_cores_as_long_as_it_lives(
     host: list[int], tmp_path: Path, maker: Sleepers
 ) -> None:
-    cloud = Cloud(folder(tmp_path, "run"), maker, Limits())
+    cloud = Cloud(folder(tmp_path, "run"), maker, CloudBehaviour())
     two = {**TAGS, "cpus": "2"}
     first = cloud.launch("a", names(1), 1, "local.medium", two)["machines"][0]["id"]
     until(lambda: own(cloud) == {"debug-0": host[:2]}, 60, "the first machine")
@@ -180,7 +181,7 @@ def test_a_machine_has_its_cores_as_long_as_it_lives(
 def test_a_machine_that_shares_moves_to_a_core_that_becomes_free(
     host: list[int], tmp_path: Path, maker: Sleepers, end: str
 ) -> None:
-    cloud = Cloud(folder(tmp_path, "run"), maker, Limits())
+    cloud = Cloud(folder(tmp_path, "run"), maker, CloudBehaviour())
     made = {}
     for number in range(4):
         answer = cloud.launch(str(number), names(1, number), 1, "local.small", TAGS)
@@ -201,11 +202,11 @@ def test_a_machine_that_shares_moves_to_a_core_that_becomes_free(
 
 def test_another_agent_knows_whose_the_cores_are(host: list[int], tmp_path: Path, maker: Sleepers) -> None:
     where = folder(tmp_path, "run")
-    cloud = Cloud(where, maker, Limits())
+    cloud = Cloud(where, maker, CloudBehaviour())
     cloud.launch("a", names(1), 1, "local.small", TAGS)
     until(lambda: own(cloud) == {"debug-0": host[:1]}, 60, "the machine")
     cloud._cores.close()  # as the kernel does when the agent is killed
-    after = Cloud(where, maker, Limits())
+    after = Cloud(where, maker, CloudBehaviour())
     after.launch("b", {"debug-1": "t-debug-1"}, 1, "local.small", TAGS)
     until(lambda: own(after) == {"debug-0": [host[0]], "debug-1": [host[1]]}, 60, "the other core")
     after.close()

@@ -19,7 +19,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, hosts_namespace
 from localcloud.machines import has_hosts_namespace, set_hosts_namespace
 from node.design.folders import Folders
-from operations.local import names
+from operations.local import namespaces
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import until
 from tests.support.doubles import settings
@@ -38,7 +38,7 @@ REFUSED = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 """Runs a command as the root of a container that may not make namespaces."""
 
 needs_views = pytest.mark.skipif(
-    (_problem := names.unsupported_reason("127.9.64.0")) is not None,
+    (_problem := namespaces.unsupported_reason("127.9.64.0")) is not None,
     reason=f"no hosts namespaces here: {_problem}",
 )
 
@@ -177,13 +177,13 @@ def test_without_such_a_folder_machines_have_all_else(folder: Path, host: Privat
 
 def test_a_host_without_the_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_namespace, "SLURM", tmp_path / "slurm")
-    assert names.no_slurm_folder() == (
+    assert namespaces.no_slurm_folder() == (
         "programs that remove SLURM_CONF from their environment do not find the cluster here, and all else "
         f"works: this host has no folder {tmp_path}/slurm, in whose place they would see the cluster's; "
         f"as root: mkdir {tmp_path}/slurm"
     )
     (tmp_path / "slurm").mkdir()
-    assert names.no_slurm_folder() is None
+    assert namespaces.no_slurm_folder() is None
 
 
 @needs_views
@@ -377,27 +377,27 @@ def test_the_cause_and_its_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     switch = tmp_path / "switch"
     switch.write_text("1\n")
     setting = (str(switch), "1", "kernel.some_restriction=0")
-    monkeypatch.setattr(names, "NAMESPACE_SETTINGS", (setting,))
-    monkeypatch.setattr(names, "_probe", lambda _address: "mount: Permission denied")
+    monkeypatch.setattr(namespaces, "NAMESPACE_SETTINGS", (setting,))
+    monkeypatch.setattr(namespaces, "_probe", lambda _address: "mount: Permission denied")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     begin = f"{NOT_BY_NAME}this kernel "
-    assert names.unsupported_reason("127.9.64.0") == (
+    assert namespaces.unsupported_reason("127.9.64.0") == (
         f"{begin}lets no ordinary user make namespaces ({switch} is 1); "
         "as root: sysctl -w kernel.some_restriction=0"
     )
     switch.write_text("0\n")
-    assert names.unsupported_reason("127.9.64.0") == (
+    assert namespaces.unsupported_reason("127.9.64.0") == (
         f"{begin}does not let an ordinary user make namespaces (mount: Permission denied); run as root"
     )
     monkeypatch.setattr(hosts_namespace, "HOSTS", tmp_path / "none")
-    assert "this host has no /etc/hosts; as root: echo" in str(names.unsupported_reason("127.9.64.0"))
+    assert "this host has no /etc/hosts; as root: echo" in str(namespaces.unsupported_reason("127.9.64.0"))
     monkeypatch.setattr(addresses, "usable", lambda _first: False)
-    assert "only 127.0.0.1 of the loopback's addresses" in str(names.unsupported_reason("127.9.64.0"))
+    assert "only 127.0.0.1 of the loopback's addresses" in str(namespaces.unsupported_reason("127.9.64.0"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a right away from root")
 def test_a_real_refusal() -> None:
-    ask = "from operations.local import names; print(names.unsupported_reason('127.9.64.0'))"
+    ask = "from operations.local import namespaces; print(namespaces.unsupported_reason('127.9.64.0'))"
     done = run([*REFUSED, sys.executable, "-c", ask])
     assert done.stdout == (
         f"{NOT_BY_NAME}this root may not make namespaces "
@@ -410,16 +410,16 @@ def test_what_was_found_out_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     cluster.cloud.mkdir(parents=True)
     assert not has_hosts_namespace(cluster.path), "nothing is known yet"
     said: list[str] = []
-    monkeypatch.setattr(names, "unsupported_reason", lambda _first: None)
-    monkeypatch.setattr(names, "no_slurm_folder", lambda: None)
-    names.update(cluster, Stack(tmp_path, "test"), said.append)
+    monkeypatch.setattr(namespaces, "unsupported_reason", lambda _first: None)
+    monkeypatch.setattr(namespaces, "no_slurm_folder", lambda: None)
+    namespaces.update(cluster, Stack(tmp_path, "test"), said.append)
     assert not has_hosts_namespace(cluster.path), "no machine has an address yet"
     cluster.hosts.write_text(OURS)
     assert has_hosts_namespace(cluster.path)
     shared = Path(Folders(settings(cluster.path)).shared_in_tmp)
     assert isinstance(json.loads(shared.read_text()), list)
-    monkeypatch.setattr(names, "unsupported_reason", lambda _first: "they do not; sorry")
-    names.update(cluster, Stack(tmp_path, "test"), said.append)
+    monkeypatch.setattr(namespaces, "unsupported_reason", lambda _first: "they do not; sorry")
+    namespaces.update(cluster, Stack(tmp_path, "test"), said.append)
     assert (has_hosts_namespace(cluster.path), said) == (False, ["they do not; sorry"])
     assert not shared.exists(), "machines have no /tmp of their own"
     set_hosts_namespace(cluster.path, possible=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import containers
+from localcloud import interpreters
 
 
 def interpreter(prefix: Path, version: str = "3.12") -> Path:
@@ -34,7 +34,7 @@ def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def targets(envs: Path | None) -> dict[str, Path]:
-    found = containers.interpreter_binds(envs)
+    found = interpreters.interpreter_binds(envs)
     assert all(bind.read_only for bind in found)
     return {str(bind.target): bind.source for bind in found}
 

@@ -17,7 +17,7 @@ from localcloud import hosts_namespace, machines
 from localcloud.machines import Boot, ProcessRuntime, pids_of_cluster
 from node.bootstrap.job_leftovers import STEPDS
 from node.system.processes import descendants, with_environment
-from operations.local import names
+from operations.local import namespaces
 from tests.support.checkout import ROOT, until
 
 CLEAR = """
@@ -113,7 +113,7 @@ def test_orphans_are_looked_for_from_the_end_of_an_init_until_none_is_left(
 
 
 @pytest.mark.skipif(
-    names.unsupported_reason("127.9.64.0") is not None or not hosts_namespace.SLURM.is_dir(),
+    namespaces.unsupported_reason("127.9.64.0") is not None or not hosts_namespace.SLURM.is_dir(),
     reason="no namespaces with a /etc/slurm of their own here",
 )
 def test_a_client_that_waits_for_a_job_is_found_although_it_lost_slurm_conf(tmp_path: Path) -> None:

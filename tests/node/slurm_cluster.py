@@ -24,10 +24,11 @@ from typing import Self
 
 import pytest
 
-from node.bootstrap.daemons import start_slurmd
 from node.bootstrap.services import Service, Services
+from node.bootstrap.slurmd import start_slurmd
+from node.design.accelerators import Accelerator
 from node.design.folders import Folders
-from node.design.model import Accelerator, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.design.model import ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.slurm import topology, version
 from node.slurm.addressing import ports_needed
 from node.slurm.conf import render

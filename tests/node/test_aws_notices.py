@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.context import Context
-from node.bootstrap.services import unit_text
+from node.bootstrap.systemd_services import unit_text
 from node.bootstrap.vm import notices
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue

@@ -14,7 +14,8 @@ import boto3
 import pytest
 
 from node.aws import services
-from node.aws.services import Bucket, Credentials, Secret
+from node.aws.services import Bucket, Secret
+from node.aws.signatures import Credentials
 from node.system import http_client
 from node.system.cloud_api import MissingError, ServiceError, UnreachableError
 from tests.support.moto_server import moto_server

@@ -10,7 +10,7 @@ import pytest
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as BotoCredentials
 
-from node.aws.services import Credentials, signed, signing_key
+from node.aws.signatures import Credentials, signed, signing_key
 
 SUITE = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 SUITE_TIME = datetime(2015, 8, 30, 12, 36, tzinfo=UTC)

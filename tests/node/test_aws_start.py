@@ -20,7 +20,8 @@ import pytest
 
 from infra import bundle
 from node.aws import run_loader
-from node.aws.services import Credentials, domain, signed
+from node.aws.api import domain
+from node.aws.signatures import Credentials, signed
 from tests.support.fake_imds import fake_imds
 from tests.support.moto_server import moto_server
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from infra.slurm_releases import table
-from node.backup import archive, database, restore
+from node.backup import archive, database, restore, restore_boot, restore_cancel, restore_journal
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import CommandError
-from node.bootstrap.vm import users
+from node.bootstrap.vm import host_keys
 from node.design.folders import Folders
 from node.design.model import SlurmSettings
 from node.elastic.view import is_admin_disabled
@@ -85,8 +85,8 @@ def test_a_release_reads_the_states_that_schedmd_says() -> None:
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """Return slurmctld's folder with a prepared restore, and the restore's folder in it."""
     state = tmp_path / "state"
-    work = state / restore.WORK
-    new = work / restore.PARTS / archive.STATE
+    work = state / restore_journal.WORK
+    new = work / restore_journal.PARTS / archive.STATE
     for folder, word in ((state, "present"), (new, "saved")):
         (folder / "hash.1" / f"job.{word}").mkdir(parents=True)
         for name in ("job_state", "job_state.old", "node_state", "clustername", f"only_{word}"):
@@ -106,7 +106,7 @@ RESTORED = {
 @pytest.mark.parametrize("keep_name", [True, False])
 def test_all_but_the_nodes_is_exchanged(tmp_path: Path, keep_name: bool) -> None:
     state, work = folders(tmp_path)
-    restore.swap(state, work, keep_name=keep_name)
+    restore_boot.swap(state, work, keep_name=keep_name)
     assert content(state) == {**RESTORED, "clustername": "present" if keep_name else "saved"}
     assert [path.name for path in (state / "hash.1").iterdir()] == ["job.saved"]
 
@@ -138,11 +138,11 @@ def test_an_exchange_that_is_interrupted_anywhere_is_completed(
             patch.setattr(Path, "rename", limited(rename, most))
             patch.setattr(Path, "touch", limited(touch, most))
             try:
-                restore.swap(state, work, keep_name=False)
+                restore_boot.swap(state, work, keep_name=False)
                 done = True
             except CutError:
                 done = False
-        restore.swap(state, work, keep_name=False)
+        restore_boot.swap(state, work, keep_name=False)
         assert content(state) == {**RESTORED, "clustername": "saved"}, most
         shutil.rmtree(folder)
         if done:
@@ -215,7 +215,7 @@ def test_jobs_that_ran_at_the_backup_lose_their_nodes_and_the_others_keep_theirs
             job(8, "PENDING", start_time=10.0),
         ],
     )
-    assert restore.release_lost_nodes(control, since=100.0) == 2
+    assert restore_boot.release_lost_nodes(control, since=100.0) == 2
     assert control.calls[:3] == [
         (["debug-0", "debug-1", "debug-3"], "DOWN"),
         (["debug-0", "debug-1"], "IDLE"),
@@ -232,7 +232,7 @@ def test_a_node_that_an_interrupted_restore_has_left_down_is_no_administrators()
 
 def test_a_cluster_without_lost_jobs_is_left_alone() -> None:
     control = Control([node("debug-0")], [job(8, "PENDING"), job(9, "COMPLETED", start_time=1.0)])
-    assert restore.release_lost_nodes(control, since=100.0) == 0
+    assert restore_boot.release_lost_nodes(control, since=100.0) == 0
     assert control.calls == []
 
 
@@ -250,11 +250,11 @@ def test_systemd_has_the_boot_before_anybody_is_told(tmp_path: Path) -> None:
         "the controller boots with it: jobs and commands wait",
         f"systemctl start {restore.BOOT}",
     ]
-    work = tmp_path / "var" / "spool" / "slurmctld" / restore.WORK
+    work = tmp_path / "var" / "spool" / "slurmctld" / restore_journal.WORK
     work.mkdir(parents=True)
-    journal = restore.Journal("test", 1.0, accounting=False, sha256="0" * 64)
-    restore._note(Folders(its), journal)
-    assert restore.pending(Folders(its)) == journal
+    journal = restore_journal.Journal("test", 1.0, accounting=False, sha256="0" * 64)
+    restore_journal.write_journal(Folders(its), journal)
+    assert restore_journal.pending(Folders(its)) == journal
     with pytest.raises(BackupError) as error:
         restore._boot(its, run, done.append)
     assert error.value.code == "restore.boot-failed"
@@ -282,7 +282,7 @@ class Head:
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, accounting: bool) -> None:
-        monkeypatch.setattr(users, "SSHD", Path("/bin/true"))
+        monkeypatch.setattr(host_keys, "SSHD", Path("/bin/true"))
         # A real power loss is not in reach of a test, and a disk may take long.
         monkeypatch.setattr(os, "fsync", lambda _: None)
         self.context, _ = machine(
@@ -292,11 +292,11 @@ class Head:
         self.state.parent.mkdir(parents=True)
         made, work = folders(folder / "made")
         made.rename(self.state)
-        self.work = self.state / restore.WORK
+        self.work = self.state / restore_journal.WORK
         assert work.name == self.work.name
         for place, word in (
             (self.context.at("etc/ssh"), "own"),
-            (self.work / restore.PARTS / "ssh", "saved"),
+            (self.work / restore_journal.PARTS / "ssh", "saved"),
         ):
             place.mkdir(parents=True)
             (place / "ssh_host_ed25519_key").write_text(word)
@@ -308,8 +308,8 @@ class Head:
         self.accounting = accounting
         self.began_with: dict[str, str] | None = None
         self.calls: list[str] = []
-        self.journal = restore.Journal("test", 1.8e9, accounting=accounting, sha256="0" * 64)
-        restore._note(self.context.folders, self.journal)
+        self.journal = restore_journal.Journal("test", 1.8e9, accounting=accounting, sha256="0" * 64)
+        restore_journal.write_journal(self.context.folders, self.journal)
 
     def run(self, *argv: str, stdin: str = "", **_options: Any) -> str:
         self.calls.append(" ".join(argv))
@@ -318,16 +318,16 @@ class Head:
         return self.tables(*argv, stdin=stdin)
 
     def boot(self) -> None:
-        restore.put_in_place(self.context)
+        restore_boot.put_in_place(self.context)
         if self.accounting:
-            restore.take_database(self.context)
-        restore.note_in_place(self.context)
+            restore_boot.take_database(self.context)
+        restore_boot.note_in_place(self.context)
         # slurmctld starts.
         self.began_with = content(self.state)
-        restore.finish(self.context, Control())
+        restore_boot.finish(self.context, Control())
 
     def cancel(self) -> dict[str, Any]:
-        return restore.cancel(self.context.settings, self.run, say=self.calls.append)
+        return restore_cancel.cancel(self.context.settings, self.run, say=self.calls.append)
 
     def is_of_before(self) -> bool:
         key = (self.context.at("etc/ssh") / "ssh_host_ed25519_key").read_text()
@@ -407,9 +407,9 @@ def test_giving_up_is_completed_after_a_power_loss_at_every_moment(
 ) -> None:
     def half_way(head: Head) -> None:
         state = head.context.path(head.context.folders.state)
-        restore._keep_host_keys(head.context, head.work)
-        restore.swap(state, head.work, keep_name=not accounting)
-        restore._host_keys(head.context, head.work / restore.PARTS / "ssh", "the backup")
+        restore_boot._keep_host_keys(head.context, head.work)
+        restore_boot.swap(state, head.work, keep_name=not accounting)
+        restore_boot._host_keys(head.context, head.work / restore_journal.PARTS / "ssh", "the backup")
         if accounting:
             database.take_place(head.run)
 
@@ -450,7 +450,7 @@ def test_a_damaged_journal_does_not_stop_the_boot_and_is_removed_by_giving_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes
 ) -> None:
     head = Head(tmp_path, monkeypatch, accounting=True)
-    (head.work / restore.JOURNAL).write_bytes(damaged)
+    (head.work / restore_journal.JOURNAL).write_bytes(damaged)
     head.boot()
     assert head.is_of_before()
     assert "restore --cancel --stack test" in head.context.report.content["facts"]["restore"]
@@ -467,8 +467,8 @@ def test_a_journal_that_is_damaged_at_any_moment_leaves_one_whole_state(
 ) -> None:
     outcomes = set()
     for head in at_every_moment(tmp_path, monkeypatch, accounting=True, do=Head.boot):
-        if (head.work / restore.JOURNAL).exists():
-            (head.work / restore.JOURNAL).write_bytes(b"\0" * 100)
+        if (head.work / restore_journal.JOURNAL).exists():
+            (head.work / restore_journal.JOURNAL).write_bytes(b"\0" * 100)
         head.boot()
         assert head.is_of_before() != head.is_restored()
         assert head.began_with in (OLD, NEW)
@@ -478,7 +478,7 @@ def test_a_journal_that_is_damaged_at_any_moment_leaves_one_whole_state(
 
 def test_what_is_not_there_cannot_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = Head(tmp_path, monkeypatch, accounting=False)
-    (head.work / restore.JOURNAL).unlink()
+    (head.work / restore_journal.JOURNAL).unlink()
     # It died while it unpacked.
     assert head.cancel() == {"cancelled": True, "moved_back": False}
     assert not any("systemctl" in call for call in head.calls), "nothing but its files was there"
@@ -517,8 +517,8 @@ def test_what_slurmctld_cannot_begin_with_is_replaced_by_another_backup(
 ) -> None:
     """There is no way back from it, and no boot ends the restore."""
     head = Head(tmp_path, monkeypatch, accounting=False)
-    restore.put_in_place(head.context)
-    restore.note_in_place(head.context)
+    restore_boot.put_in_place(head.context)
+    restore_boot.note_in_place(head.context)
     with pytest.raises(BackupError, match="--replace") as error:
         head.cancel()
     assert error.value.code == "restore.in-place"
@@ -546,7 +546,9 @@ def test_what_slurmctld_cannot_begin_with_is_replaced_by_another_backup(
     assert prepared == ["anew", "boot"]
     # That of the same backup is continued.
     prepared.clear()
-    restore._note(head.context.folders, restore.Journal("test", 1.8e9, accounting=False, sha256="1" * 64))
+    restore_journal.write_journal(
+        head.context.folders, restore_journal.Journal("test", 1.8e9, accounting=False, sha256="1" * 64)
+    )
     stage(replace=True)
     assert prepared == ["boot"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from cli.console import status as console
 from cli.providers import condition
-from node.backup import archive, record, schedule, take
+from node.backup import archive, record, schedule, take, timer
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.vm.clouds import local
 from node.design.model import Backup, Settings
@@ -201,10 +201,10 @@ def test_the_newest_or_a_named_backup_is_fetched(
 def test_the_timer_is_what_systemd_takes_and_goes_with_the_schedule(tmp_path: Path) -> None:
     units = tmp_path / "units"
     context, run = machine(tmp_path, "controller", "controller", backup=Backup("s3://lab-backups"))
-    assert schedule.set_timer(context, units) == "a backup to s3://lab-backups every 24 hours"
+    assert timer.set_timer(context, units) == "a backup to s3://lab-backups every 24 hours"
     calls = ["systemctl daemon-reload", "systemctl start slurm-stacks-backup.timer"]
     assert run.calls == calls
-    assert schedule.set_timer(context, units)
+    assert timer.set_timer(context, units)
     assert run.calls == [*calls, calls[1]], "systemd reads the units again only if they have changed"
     names = sorted(path.name for path in units.iterdir())
     assert names == ["slurm-stacks-backup.service", "slurm-stacks-backup.timer"]
@@ -220,6 +220,6 @@ def test_the_timer_is_what_systemd_takes_and_goes_with_the_schedule(tmp_path: Pa
         context.settings, design=dataclasses.replace(context.settings.design, backup=None)
     )
     context.settings = without
-    assert schedule.set_timer(context, units) is None
+    assert timer.set_timer(context, units) is None
     assert list(units.iterdir()) == []
     assert run.calls[-1] == "systemctl stop slurm-stacks-backup.timer"

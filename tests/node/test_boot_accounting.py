@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import accounting, daemons
+from node.bootstrap import accounting, daemons, own_mariadb
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.design.folders import Folders
@@ -95,7 +95,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
     ]
     database, dbd = started(context)
     assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", None), ("slurmdbd", None)]
-    assert dbd.env["MYSQL_UNIX_PORT"] == str(accounting.database_socket(context.folders))
+    assert dbd.env["MYSQL_UNIX_PORT"] == str(own_mariadb.database_socket(context.folders))
     lines = (etc / "mariadb.cnf").read_text().splitlines()
     assert "skip-networking" in lines
     assert f"datadir={data}" in lines
@@ -129,18 +129,18 @@ def test_a_database_that_was_not_finished_is_made_anew(
 def test_mariadb_is_there_once_it_greets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MariaDB's socket exists early, but MariaDB answers only when it has run its statements."""
     path = tmp_path / "m.sock"
-    assert not accounting._mariadb_answers(path)
+    assert not own_mariadb._mariadb_answers(path)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
-        assert not accounting._mariadb_answers(path), "left by one that was killed"
+        assert not own_mariadb._mariadb_answers(path), "left by one that was killed"
         server.listen()
-        monkeypatch.setattr(accounting, "ANSWER_SECONDS", 0.05)
-        assert not accounting._mariadb_answers(path), "not ready yet"
+        monkeypatch.setattr(own_mariadb, "ANSWER_SECONDS", 0.05)
+        assert not own_mariadb._mariadb_answers(path), "not ready yet"
         server.accept()[0].close()
-        monkeypatch.setattr(accounting, "ANSWER_SECONDS", 60.0)
+        monkeypatch.setattr(own_mariadb, "ANSWER_SECONDS", 60.0)
         greeter = threading.Thread(target=lambda: server.accept()[0].send(b"\x4a"))
         greeter.start()
-        assert accounting._mariadb_answers(path)
+        assert own_mariadb._mariadb_answers(path)
         greeter.join()
 
 

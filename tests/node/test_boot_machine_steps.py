@@ -18,14 +18,24 @@ from typing import Any
 
 import pytest
 
-from node.bootstrap import daemons, key_server, machine_steps, report_server, step_runner, steps
+from node.bootstrap import (
+    daemons,
+    key_server,
+    machine_steps,
+    report_server,
+    slurmd,
+    step_runner,
+    steps,
+)
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
-from node.bootstrap.vm import disks, users
+from node.bootstrap.vm import disks, host_keys, users
 from node.bootstrap.vm.clouds import local
+from node.design.containers import Containers
 from node.design.folders import Folders
-from node.design.model import Containers, Host, Mount
+from node.design.model import Host
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.gcp import services
 from node.system import accounts
 from tests.support import whole_boot
@@ -173,7 +183,7 @@ def test_the_machine_has_its_name_and_knows_the_others(
 
 @pytest.fixture
 def no_sshd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "SSHD", Path("/nonexistent/sshd"))
+    monkeypatch.setattr(host_keys, "SSHD", Path("/nonexistent/sshd"))
 
 
 @pytest.mark.usefixtures("no_sshd")
@@ -249,7 +259,7 @@ def test_settings_without_a_secret_are_refused(machine: Callable[..., Context]) 
 def test_host_keys_are_made_once_and_published(
     machine: Callable[..., Context], tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "SSHD", tools / "slurmd")  # whatever is there
+    monkeypatch.setattr(host_keys, "SSHD", tools / "slurmd")  # whatever is there
     program(
         tools,
         "ssh-keygen",
@@ -413,7 +423,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Daemons that work as soon as they are started."""
     monkeypatch.setattr(daemons, "wait", lambda *_arguments: None)
     monkeypatch.setattr(daemons, "check_port", lambda *_arguments: None)
-    monkeypatch.setattr(daemons, "start_delay", lambda *_arguments: 0.0)
+    monkeypatch.setattr(slurmd, "start_delay", lambda *_arguments: 0.0)
 
 
 def started(context: Context) -> list[tuple[str, str | None]]:
@@ -430,7 +440,7 @@ def ready(context: Context) -> str:
 def test_each_roles_daemons_and_who_runs_them(
     machine: Callable[..., Context], tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "SSHD", tools / "slurmd")
+    monkeypatch.setattr(host_keys, "SSHD", tools / "slurmd")
     with_login = (HEAD, LOGIN)
     controller = machine("controller", "controller", fleet=with_login)
     assert ready(controller) == "started munged, the name server, slurmctld and the elastic daemon"

@@ -24,10 +24,12 @@ from node.bootstrap.report import BootReport, failure, file_sink
 from node.bootstrap.step_runner import run_steps
 from node.bootstrap.steps import STEPS
 from node.design import time_limits
+from node.design.accelerators import Accelerator
 from node.design.folders import Folders
 from node.design.health import Health
-from node.design.model import INLINE, Accelerator, AwsPartition, ClusterDesign, Hook, Image, Mount, Partition
+from node.design.model import INLINE, AwsPartition, ClusterDesign, Hook, Image, Partition
 from node.design.sites import LocalSite
+from node.design.storage import Mount
 from node.health.programs import PRETENDED
 from node.slurm import hardware
 from tests.support.doubles import FakeServices, design, settings

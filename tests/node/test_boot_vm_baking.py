@@ -16,10 +16,11 @@ import pytest
 from infra import bundle
 from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import baking, drivers, lustre, mariadb, packages
+from node.bootstrap.vm import baking, drivers, lustre, mariadb, nvidia_driver, packages
 from node.bootstrap.vm.clouds import cloudwatch
-from node.design.model import Mount, Partition, Settings, SlurmSettings
+from node.design.model import Partition, Settings, SlurmSettings
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.http_client import Answer
 from tests.support.doubles import settings
@@ -135,9 +136,9 @@ def nvidia_packages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
     """Records the requested NVIDIA packages. `test_drivers_apt.py` tests which versions work together."""
     asked: list[tuple[str, dict[str, bool]]] = []
 
-    def install(_context: Context, flavour: drivers.Flavour, **how: bool) -> drivers.Choice:
+    def install(_context: Context, flavour: nvidia_driver.Flavour, **how: bool) -> nvidia_driver.Choice:
         asked.append((flavour.name, how))
-        return drivers.Choice((), "580.173.02", built=True)
+        return nvidia_driver.Choice((), "580.173.02", built=True)
 
     monkeypatch.setattr(drivers, "install_nvidia", install)
     return asked
@@ -155,7 +156,7 @@ def test_drivers_are_placed_and_not_loaded(
 ) -> None:
     """The machine that becomes the image has neither a GPU nor EFA."""
     fetched: list[Context] = []
-    monkeypatch.setattr(drivers, "_install_efa", fetched.append)
+    monkeypatch.setattr(drivers, "install_efa", fetched.append)
     asked = nvidia_packages(monkeypatch)
     run = Recorder()
     run.answer("nvidia-smi", AssertionError("there is none"))
@@ -173,7 +174,7 @@ def test_drivers_are_placed_and_not_loaded(
 def test_joined_gpus_get_their_fabric_at_the_boot_of_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from node.design.model import Accelerator
+    from node.design.accelerators import Accelerator
 
     nvidia_packages(monkeypatch)
     run = Recorder()

@@ -9,7 +9,7 @@ import pytest
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.vm import buckets, disks, mounts
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.cloud_api import ServiceError
 from tests.support.recorded import machine

@@ -11,10 +11,12 @@ import pytest
 from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import openpgp
+from node.bootstrap.vm import signed_files
 from node.bootstrap.vm.clouds import cloudwatch
-from node.bootstrap.vm.openpgp import Signer
-from node.design.model import Accelerator, Mount, Partition
+from node.bootstrap.vm.signed_files import Signer
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.cloud_api import UnreachableError
 from node.system.http_client import Answer
@@ -35,7 +37,7 @@ def test_each_role_sends_its_own(
         asked.append((url, signature, by))
         target.write_bytes(b"deb")
 
-    monkeypatch.setattr(openpgp, "fetch_signed", fetch)
+    monkeypatch.setattr(signed_files, "fetch_signed", fetch)
     context, run = machine(tmp_path, "controller", "controller", driver=SITE, suite=suite)
     agent = tmp_path / "root" / cloudwatch.AGENT
 

@@ -13,7 +13,7 @@ from node.bootstrap.command import run as really
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks
 from node.bootstrap.vm.clouds import aws
-from node.design.model import Mount
+from node.design.storage import Mount
 from tests.support.checkout import ROOT
 from tests.support.private_mounts import PrivateMounts
 from tests.support.recorded import NFS, Recorder, machine

@@ -14,16 +14,17 @@ from node.bootstrap import steps
 from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import drivers, openpgp
-from node.bootstrap.vm.openpgp import Signer
-from node.design.model import Accelerator, AwsPartition, Partition
+from node.bootstrap.vm import drivers, efa, nvidia_driver, nvidia_gpus, signed_files
+from node.bootstrap.vm.signed_files import Signer
+from node.design.accelerators import Accelerator
+from node.design.model import AwsPartition, Partition
 from node.slurm import hardware
 from node.system import http_client
 from node.system.http_client import Answer
 from tests.support.recorded import COMPUTE, T4, V100, Recorder, machine
 
 KERNEL = "6.8.0-1021-aws"
-Asked = list[tuple[drivers.Flavour, dict[str, bool]]]
+Asked = list[tuple[nvidia_driver.Flavour, dict[str, bool]]]
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +53,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Records the requested NVIDIA packages. `test_drivers_apt.py` tests the versions with a real apt."""
     calls: Asked = []
 
-    def install(_context: Context, flavour: drivers.Flavour, **how: bool) -> drivers.Choice:
+    def install(_context: Context, flavour: nvidia_driver.Flavour, **how: bool) -> nvidia_driver.Choice:
         calls.append((flavour, how))
-        return drivers.Choice((), "580.173.02", built=True)
+        return nvidia_driver.Choice((), "580.173.02", built=True)
 
     monkeypatch.setattr(drivers, "install_nvidia", install)
+    monkeypatch.setattr(nvidia_gpus, "install_nvidia", install)
     return calls
 
 
@@ -76,7 +78,7 @@ def test_the_closed_modules_for_volta_and_the_open_ones_for_newer(
 def test_joined_gpus_need_their_fabric(tmp_path: Path, asked: Asked) -> None:
     context, run = node(tmp_path, Partition("a", "p4d.24xlarge", 96, 9, 0, 1, Accelerator("a100", 8)))
     gpus(run, 8)
-    (tmp_path / "root" / drivers.SWITCHES / "0000:c0:00.0").mkdir(parents=True)
+    (tmp_path / "root" / nvidia_gpus.SWITCHES / "0000:c0:00.0").mkdir(parents=True)
     steps.accelerators(context)
     assert [its.switched for its, _ in asked] == [True]
     assert run.calls.index("systemctl enable --now nvidia-fabricmanager") > 0
@@ -113,7 +115,7 @@ def fabric(states: list[str]) -> str:
 def test_gpus_that_a_subnet_manager_joins_wait_for_it(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "FABRIC_PAUSE", 0.01)
+    monkeypatch.setattr(nvidia_gpus, "FABRIC_PAUSE", 0.01)
     context, run = node(tmp_path, B200)
     gpus(run, 8)
     answers = [
@@ -132,7 +134,7 @@ def test_gpus_that_a_subnet_manager_joins_wait_for_it(
 @pytest.mark.usefixtures("asked")
 def test_gpus_that_do_not_join_keep_the_node_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvidia-smi sees all of them, and CUDA would refuse each program."""
-    monkeypatch.setattr(drivers, "FABRIC_SECONDS", -1.0)
+    monkeypatch.setattr(nvidia_gpus, "FABRIC_SECONDS", -1.0)
     context, run = node(tmp_path, B200)
     gpus(run, 8)
     run.fail("modprobe --all mlx5_ib ib_umad")
@@ -187,7 +189,7 @@ FABRIC = dataclasses.replace(COMPUTE, name="efa", aws=AwsPartition(efa=1))
 
 def test_interfaces_are_counted_once(tmp_path: Path) -> None:
     context, run = node(tmp_path, FABRIC)
-    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    tool = tmp_path / "root" / efa.EFA_FI_INFO
     tool.parent.mkdir(parents=True)
     tool.touch()
     run.answer(str(tool), FI_INFO)
@@ -200,7 +202,7 @@ def test_interfaces_are_counted_once(tmp_path: Path) -> None:
 
 def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, run = node(tmp_path, FABRIC)
-    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    tool = tmp_path / "root" / efa.EFA_FI_INFO
     script = f'#!/bin/sh\necho "$PWD $*" >>{tmp_path}/ran\nmkdir -p {tool.parent}\ntouch {tool}\n'
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -215,13 +217,13 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
         asked.append((url, signature, by))
         target.write_bytes(buffer.getvalue())
 
-    monkeypatch.setattr(openpgp, "fetch_signed", fetch)
+    monkeypatch.setattr(signed_files, "fetch_signed", fetch)
     run.answer("bash", really)
     run.answer(str(tool), FI_INFO)
     for _ in range(2):
         assert steps.accelerators(context) == "1 EFA"
-    assert asked == [(drivers.EFA_URL, f"{drivers.EFA_URL}.sig", drivers.EFA_SIGNER)]
-    assert "latest" not in drivers.EFA_URL
+    assert asked == [(efa.EFA_URL, f"{efa.EFA_URL}.sig", efa.EFA_SIGNER)]
+    assert "latest" not in efa.EFA_URL
     assert (tmp_path / "ran").read_text().splitlines() == [
         f"{tmp_path}/root/var/tmp/slurm-stacks-efa/aws-efa-installer --yes --no-verify"
     ]
@@ -230,19 +232,19 @@ def test_the_installer_runs_once_in_its_own_folder(tmp_path: Path, monkeypatch: 
 def test_efas_driver_compiles_for_the_newest_kernels_of_the_distribution() -> None:
     """Ubuntu 24.04 has come to Linux 7.0, for which efa 3.0.0 of installer 1.47.0 does not compile, and efa
     3.1.0 of 1.49.0 does (NVIDIA/aicr#2870). An older installer would keep nodes from booting again."""
-    assert tuple(map(int, drivers.EFA_VERSION.split("."))) >= (1, 49, 0)
-    assert drivers.EFA_URL.endswith(f"/aws-efa-installer-{drivers.EFA_VERSION}.tar.gz")
+    assert tuple(map(int, efa.EFA_VERSION.split("."))) >= (1, 49, 0)
+    assert efa.EFA_URL.endswith(f"/aws-efa-installer-{efa.EFA_VERSION}.tar.gz")
 
 
 def test_processes_of_a_node_may_share_memory(tmp_path: Path) -> None:
     """libfabric's shared-memory provider needs this (ParallelCluster: _disable_ptrace_debian.rb)."""
     context, run = node(tmp_path, FABRIC)
-    tool = tmp_path / "root" / drivers.EFA_FI_INFO
+    tool = tmp_path / "root" / efa.EFA_FI_INFO
     tool.parent.mkdir(parents=True)
     tool.touch()
     run.answer(str(tool), FI_INFO)
     steps.accelerators(context)
-    path = tmp_path / "root" / drivers.EFA_SYSCTL
+    path = tmp_path / "root" / efa.EFA_SYSCTL
     assert "kernel.yama.ptrace_scope = 0" in path.read_text().splitlines()
     assert f"sysctl --load {path}" in run.calls
 

@@ -9,17 +9,9 @@ import pytest
 
 from infra.clouds import recipes
 from node.bootstrap.vm import images
-from node.design.model import (
-    Accelerator,
-    AwsPartition,
-    Budget,
-    ClusterDesign,
-    Host,
-    Image,
-    Mount,
-    Partition,
-    SlurmSettings,
-)
+from node.design.accelerators import Accelerator
+from node.design.model import AwsPartition, Budget, ClusterDesign, Host, Image, Partition, SlurmSettings
+from node.design.storage import Mount
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
 from tests.support.recorded import COMPUTE, NFS, T4, V100

@@ -13,10 +13,12 @@ import pytest
 
 from node.bootstrap import clock, daemons, machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.services import Service, unit_text
-from node.bootstrap.vm import disks, kept_state, mariadb, mounts, state_guard, users
+from node.bootstrap.services import Service
+from node.bootstrap.systemd_services import unit_text
+from node.bootstrap.vm import disks, host_keys, kept_state, mariadb, mounts, state_guard
 from node.design.folders import Folders
-from node.design.model import Mount, Settings, SlurmSettings
+from node.design.model import Settings, SlurmSettings
+from node.design.storage import Mount
 from node.elastic import programs
 from node.system import subprocesses
 from tests.support.recorded import Recorder, machine
@@ -70,7 +72,7 @@ def keys(context: Context, what: str) -> None:
 def test_a_new_disk_begins_with_the_files_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "SSHD", Path("/bin/true"))
+    monkeypatch.setattr(host_keys, "SSHD", Path("/bin/true"))
     context, run = head(tmp_path)
     keys(context, "first")
     for place, name in (("var/spool/slurmctld", "job_state"), ("var/lib/mysql", "ibdata1")):
@@ -104,7 +106,7 @@ def test_a_new_disk_begins_with_the_files_of_the_machine(
 def test_another_controller_finds_everything_and_takes_the_host_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "SSHD", Path("/bin/true"))
+    monkeypatch.setattr(host_keys, "SSHD", Path("/bin/true"))
     context, run = head(tmp_path, features="mmp ")
     run.answer("blkid", "TYPE=ext4\n")
     keys(context, "another machine's")

@@ -15,7 +15,7 @@ from node.bootstrap import machine_steps, step_runner
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, failure, file_sink
-from node.bootstrap.services import SystemdServices
+from node.bootstrap.systemd_services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine
 from node.elastic.drivers.ec2.names import tags_of
 from node.system import http_client

@@ -17,7 +17,8 @@ from node.bootstrap import machine_steps, steps
 from node.bootstrap.command import CommandError
 from node.bootstrap.command import run as really
 from node.bootstrap.vm import disks, mounts, users
-from node.design.model import Mount, Network
+from node.design.model import Network
+from node.design.storage import Mount
 from tests.support.recorded import COMPUTE, NFS, machine
 
 SOURCES = {

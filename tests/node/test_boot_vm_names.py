@@ -10,7 +10,7 @@ import pytest
 
 from node.bootstrap import machine_steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import machine_names
+from node.bootstrap.vm import resolver
 from node.system import files
 from tests.support import whole_boot
 from tests.support.recorded import machine as make
@@ -122,7 +122,7 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
     for _ in range(2):
         machine_steps.hosts(context)
     assert resolv.read_text().splitlines() == [
-        machine_names.MARK,
+        resolver.MARK,
         f"search {DOMAIN} eu-west-1.compute.internal",
         "options timeout:2",
         "nameserver 10.0.0.5",
@@ -134,15 +134,15 @@ def test_without_it_the_controller_is_the_first_that_is_asked(tmp_path: Path) ->
 
 
 def test_a_machine_without_resolv_conf_gets_one_and_no_server_is_left_out_for_nothing() -> None:
-    text = machine_names.resolv_conf("", "10.0.0.5", DOMAIN)
+    text = resolver.resolv_conf("", "10.0.0.5", DOMAIN)
     assert text.splitlines()[1:] == [f"search {DOMAIN}", "options timeout:2", "nameserver 10.0.0.5"]
     three = "".join(f"nameserver 10.0.0.{number}\n" for number in (1, 2, 3))
     servers = [
-        line for line in machine_names.resolv_conf(three, "10.0.0.5", DOMAIN).splitlines() if "names" in line
+        line for line in resolver.resolv_conf(three, "10.0.0.5", DOMAIN).splitlines() if "names" in line
     ]
     assert servers == ["nameserver 10.0.0.5", "nameserver 10.0.0.1", "nameserver 10.0.0.2"], "three are asked"
 
 
 def test_a_machine_says_where_the_cluster_reaches_it() -> None:
-    assert machine_names.address_towards("127.0.0.1") == "127.0.0.1"
-    assert machine_names.address_towards(socket.inet_ntoa(b"\x7f\x09\x01\x02")) == "127.0.0.1"
+    assert resolver.address_towards("127.0.0.1") == "127.0.0.1"
+    assert resolver.address_towards(socket.inet_ntoa(b"\x7f\x09\x01\x02")) == "127.0.0.1"

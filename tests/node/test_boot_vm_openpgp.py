@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.bootstrap.vm import apt, drivers, openpgp
+from node.bootstrap.vm import apt_repositories, neuron, openpgp
 from node.system import http_client
 from node.system.cloud_api import ServiceError
 from node.system.http_client import Answer
@@ -73,13 +73,13 @@ def test_another_key_than_neurons_is_refused(
 ) -> None:
     context, run = machine(tmp_path)
     monkeypatch.setattr(http_client, "call", lambda *_a, **_k: Answer(200, answer))
-    with pytest.raises(ServiceError, match=rf"should be {drivers.NEURON_FINGERPRINT}: nothing is installed"):
-        drivers.install_neuron(context)
+    with pytest.raises(ServiceError, match=rf"should be {neuron.NEURON_FINGERPRINT}: nothing is installed"):
+        neuron.install_neuron(context)
     assert not context.at("etc/apt/sources.list.d/aws-neuron.list").exists()
     assert run.calls == []
-    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [drivers.NEURON_FINGERPRINT])
-    where = f"{drivers.NEURON_REPOSITORY} noble main"
-    apt.add_repository(
-        context, "aws-neuron", drivers.NEURON_KEY_URL, where, fingerprint=drivers.NEURON_FINGERPRINT
+    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [neuron.NEURON_FINGERPRINT])
+    where = f"{neuron.NEURON_REPOSITORY} noble main"
+    apt_repositories.add_repository(
+        context, "aws-neuron", neuron.NEURON_KEY_URL, where, fingerprint=neuron.NEURON_FINGERPRINT
     )
     assert context.at("etc/apt/keyrings/aws-neuron.asc").read_bytes() == answer

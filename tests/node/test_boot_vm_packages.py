@@ -14,7 +14,9 @@ from node.bootstrap import step_runner
 from node.bootstrap.context import Reboot
 from node.bootstrap.steps import STEPS
 from node.bootstrap.vm import apt, lustre, packages
-from node.design.model import Containers, Host, Mount, SlurmSettings
+from node.design.containers import Containers
+from node.design.model import Host, SlurmSettings
+from node.design.storage import Mount
 from node.system import http_client
 from node.system.http_client import Answer
 from tests.support.recorded import NFS, Recorder, machine

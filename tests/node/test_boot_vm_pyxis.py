@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from node.bootstrap import command, machine_steps
-from node.bootstrap.vm import apt, hashed_packages, packages, pyxis
-from node.design.model import Containers, Mount, Package
+from node.bootstrap.vm import apt_repositories, hashed_files, packages, pyxis
+from node.design.containers import Containers, Package
+from node.design.storage import Mount
 from node.slurm import container_conf as texts
 from node.system import http_client
 from node.system.cloud_api import ServiceError, UnreachableError
@@ -77,7 +78,7 @@ def test_a_file_with_the_pinned_hash_is_kept(
     tmp_path: Path, server: FileServer, name: str, calls: int
 ) -> None:
     context, _ = machine(tmp_path)
-    hashed_packages.download(context, f"{server.url}/{name}.deb", SHA256, tmp_path / "got")
+    hashed_files.download(context, f"{server.url}/{name}.deb", SHA256, tmp_path / "got")
     assert (tmp_path / "got").read_bytes() == CONTENT
     assert len(server.asked) == calls
 
@@ -105,7 +106,7 @@ def test_any_other_file_is_not_kept(
     folder = tmp_path / "drafts"
     folder.mkdir()
     with pytest.raises(error, match=words):
-        hashed_packages.download(context, f"{server.url}/{name}.deb", sha256, folder / "got")
+        hashed_files.download(context, f"{server.url}/{name}.deb", sha256, folder / "got")
     assert list(folder.iterdir()) == []
     assert len(server.asked) == calls
 
@@ -224,7 +225,9 @@ def test_a_node_with_gpus_has_nvidias_tools_by_the_known_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys: list[Any] = []
-    monkeypatch.setattr(apt, "add_repository", lambda *_a, **its: keys.append(its["fingerprint"]))
+    monkeypatch.setattr(
+        apt_repositories, "add_repository", lambda *_a, **its: keys.append(its["fingerprint"])
+    )
     plain, run = machine(tmp_path, "compute", "v100-0", partitions=(V100,), containers=Containers("oci"))
     assert pyxis.install_toolkit(plain) == []
     assert run.calls == []

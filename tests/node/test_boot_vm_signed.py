@@ -11,9 +11,9 @@ import pytest
 
 from node.bootstrap import command
 from node.bootstrap.command import CommandError
-from node.bootstrap.vm import drivers, openpgp
+from node.bootstrap.vm import efa, openpgp, signed_files
 from node.bootstrap.vm.clouds import cloudwatch
-from node.bootstrap.vm.openpgp import Signer
+from node.bootstrap.vm.signed_files import Signer
 from node.system import http_client
 from node.system.cloud_api import ServiceError
 from node.system.http_client import Answer
@@ -53,7 +53,7 @@ def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch, web: Web, fingerprint
     place.mkdir(mode=0o700)
     target = place / "agent.deb"
     try:
-        openpgp.fetch_signed(context, URL, f"{URL}.sig", Signer(KEY, fingerprint), target, attempts=1)
+        signed_files.fetch_signed(context, URL, f"{URL}.sig", Signer(KEY, fingerprint), target, attempts=1)
     finally:
         assert {path.name for path in place.iterdir()} <= {"agent.deb"}, "nothing else is left"
     return target
@@ -124,6 +124,4 @@ def test_amazons_keys_are_those_of_its_guides() -> None:
     assert cloudwatch.SIGNER.fingerprint == "9376 16F3 450B 7D80 6CBD 9725 D581 6730 3B78 9C72".replace(
         " ", ""
     )
-    assert drivers.EFA_SIGNER.fingerprint == "4E90 91BC BB97 A96B 26B1 5E59 A054 80B1 DD2D 3CCC".replace(
-        " ", ""
-    )
+    assert efa.EFA_SIGNER.fingerprint == "4E90 91BC BB97 A96B 26B1 5E59 A054 80B1 DD2D 3CCC".replace(" ", "")

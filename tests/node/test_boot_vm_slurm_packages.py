@@ -16,10 +16,18 @@ import pytest
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, hashed_packages, openpgp, packages, slurm_packages, slurm_source
-from node.bootstrap.vm.openpgp import Signer
-from node.design.model import Package, SlurmSettings
+from node.bootstrap.vm import (
+    apt_repositories,
+    hashed_files,
+    openpgp,
+    packages,
+    slurm_packages,
+    slurm_source,
+)
+from node.bootstrap.vm.signed_files import Signer
+from node.design.containers import Package
 from node.design.model import Repository as AptRepository
+from node.design.model import SlurmSettings
 from node.system import http_client
 from node.system.cloud_api import ServiceError
 from node.system.http_client import Answer
@@ -92,7 +100,7 @@ def given(monkeypatch: pytest.MonkeyPatch, files: list[Path]) -> tuple[Package, 
     def pinned(_context: Context, _source: str, sha256: str, target: Path) -> None:
         target.write_bytes(known[sha256].read_bytes())
 
-    monkeypatch.setattr(hashed_packages, "download", pinned)
+    monkeypatch.setattr(hashed_files, "download", pinned)
     return tuple(Package(f"s3://bucket/{path.name}", digest) for digest, path in known.items())
 
 
@@ -163,7 +171,7 @@ def test_a_repository_comes_with_the_key_of_its_fingerprint(
         where = tmp_path / "root/etc/apt/sources.list.d" / f"{name}.list"
         where.write_text(f"deb [trusted=yes] http://127.0.0.1:{server.server_port}/ ./\n")
 
-    monkeypatch.setattr(apt, "add_repository", add)
+    monkeypatch.setattr(apt_repositories, "add_repository", add)
     key = "https://127.0.0.1/key.asc"
     mirror = AptRepository("https://127.0.0.1/slurm", "noble", ("main",), key, "A" * 40)
     try:

@@ -11,7 +11,8 @@ import pytest
 
 from infra.aws.launch_templates import BOOT_SCRIPT
 from node.bootstrap.command import CommandError
-from node.bootstrap.services import Service, SystemdServices, unit_text
+from node.bootstrap.services import Service
+from node.bootstrap.systemd_services import SystemdServices, unit_text
 from node.elastic import programs
 from tests.support.doubles import design
 from tests.support.recorded import Recorder, machine

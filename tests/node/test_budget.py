@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from node.design.local_cloud import CloudBehaviour
 from node.design.model import Budget as Said
-from node.design.model import ClusterDesign, LocalCloud, Partition, SlurmSettings
+from node.design.model import ClusterDesign, Partition, SlurmSettings
 from node.elastic.budget import Budget, amount, available_capacity, launch_seconds, summary, used_up
 from node.elastic.driver import AvailableCapacity, LaunchGroup, Machine, MachineState
 from node.elastic.failures import ErrorClass, Failure
@@ -109,7 +110,7 @@ def test_the_sentence_says_what_is_spent_what_a_node_costs_and_the_cure() -> Non
 
 def test_a_launch_is_a_boot_and_the_time_until_an_idle_node_goes() -> None:
     assert launch_seconds(made()) == LEAST
-    assert launch_seconds(made(local=LocalCloud(boot_delay=30))) == LEAST + 30
+    assert launch_seconds(made(local=CloudBehaviour(boot_delay=30))) == LEAST + 30
     aws = dataclasses.replace(made(), provider="aws", slurm=SlurmSettings(suspend_time=300))
     assert launch_seconds(aws) == 420
     assert launch_seconds(dataclasses.replace(aws, slurm=SlurmSettings(suspend_time=1))) >= 60

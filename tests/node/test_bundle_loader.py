@@ -20,7 +20,8 @@ from infra import bundle
 from infra.benchmark import Workload
 from infra.errors import EXIT_USAGE
 from node import loader
-from node.design.model import Containers, Hook, Package, Settings
+from node.design.containers import Containers, Package
+from node.design.model import Hook, Settings
 from node.system.codec import from_json
 from tests.support import sentences
 from tests.support.checkout import ROOT

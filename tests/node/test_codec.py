@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from node.design.model import Accelerator, Hook, LocalCloud, Mount, Partition, Settings
+from node.design.accelerators import Accelerator
+from node.design.local_cloud import CloudBehaviour
+from node.design.model import Hook, Partition, Settings
+from node.design.storage import Mount
 from node.system.codec import from_json, to_json
 from tests.support.doubles import design, settings
 
@@ -17,7 +20,7 @@ FULL = design(
     Partition("gpu", "local.medium", 2, 100, 0, 3, Accelerator("v100", 2, simulated=True), price_hour=1.5),
     mounts=(Mount("/home", "nfs", served_by="controller"),),
     hooks=(Hook("all", "x.sh", ("a", "b"), 5),),
-    local=LocalCloud(1.0, capacity={"debug/a": 2}),
+    local=CloudBehaviour(1.0, capacity={"debug/a": 2}),
 )
 
 
@@ -69,7 +72,7 @@ def test_a_mistake_is_named_by_its_path(tmp_path: Path, edit: Callable[[Any], No
 
 
 def test_whole_numbers_are_seconds_too() -> None:
-    read = from_json(LocalCloud, {"boot_delay": 2, "quota_nodes": None})
-    assert (read, type(read.boot_delay)) == (LocalCloud(2.0), float)
+    read = from_json(CloudBehaviour, {"boot_delay": 2, "quota_nodes": None})
+    assert (read, type(read.boot_delay)) == (CloudBehaviour(2.0), float)
     with pytest.raises(ValueError, match="boot_delay"):
-        from_json(LocalCloud, {"boot_delay": True})
+        from_json(CloudBehaviour, {"boot_delay": True})

@@ -20,7 +20,7 @@ import pytest
 from cli.commands.sweep.plan import Plan
 from infra.instance_types import cache
 from infra.program import clusters
-from localcloud.cloud import MachineStore
+from localcloud.records import MachineStore
 from node.backup import record
 from node.benchmark import LABEL_FILE, Run
 from node.bootstrap import report

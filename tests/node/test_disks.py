@@ -16,9 +16,10 @@ import pytest
 from cli.console.status import show_status
 from cli.disks import troubles
 from cli.providers import condition
-from node import command_line
+from node import cluster_status
 from node.design.folders import Folders
-from node.design.model import Mount, SlurmSettings
+from node.design.model import SlurmSettings
+from node.design.storage import Mount
 from node.elastic import disks
 from node.elastic.disks import Disks, failed_write, reading
 from tests.support.checkout import ROOT
@@ -215,15 +216,15 @@ def test_a_cluster_that_does_not_answer_says_that_its_disk_is_full(
 ) -> None:
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(os, "statvfs", lambda _path: system(0))
-    monkeypatch.setattr(command_line, "_slurmctld", lambda _folders: "slurmctld does not answer")
+    monkeypatch.setattr(cluster_status, "_slurmctld", lambda _folders: "slurmctld does not answer")
     with pytest.raises(
-        command_line.SilentError, match=r"^Slurm cannot save its state: its disk is full; slurmctld"
+        cluster_status.SilentError, match=r"^Slurm cannot save its state: its disk is full; slurmctld"
     ):
-        command_line.status(Folders(settings(tmp_path)))
+        cluster_status.status(Folders(settings(tmp_path)))
     # The disks of a login machine are not the controller's.
     its = design(isolation="vm", provider="aws", hosts=(HEAD,))
-    with pytest.raises(command_line.SilentError) as error:
-        command_line.status(Folders(settings(tmp_path, its)))
+    with pytest.raises(cluster_status.SilentError) as error:
+        cluster_status.status(Folders(settings(tmp_path, its)))
     assert "cannot save" not in str(error.value)
 
 

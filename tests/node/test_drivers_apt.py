@@ -10,9 +10,10 @@ import pytest
 
 from node.bootstrap import steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, lustre, openpgp
+from node.bootstrap.vm import apt, apt_repositories, lustre, neuron, nvidia_driver, openpgp, running_kernel
 from node.bootstrap.vm import drivers as drivers_of_nodes
-from node.design.model import Accelerator, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
 from node.slurm import hardware
 from node.system import http_client
 from node.system.http_client import Answer
@@ -22,9 +23,9 @@ from tests.support.wide import wide
 
 KERNEL = "6.17.0-1022-gcp"
 OLD, NEW = "580.173.02", "580.178.04"
-OPEN = drivers_of_nodes.Flavour(closed=False, switched=False)
-CLOSED = drivers_of_nodes.Flavour(closed=True, switched=False)
-SWITCHED = drivers_of_nodes.Flavour(closed=False, switched=True)
+OPEN = nvidia_driver.Flavour(closed=False, switched=False)
+CLOSED = nvidia_driver.Flavour(closed=True, switched=False)
+SWITCHED = nvidia_driver.Flavour(closed=False, switched=True)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def ready(run: Machine, *archive: tuple[str, dict[str, str]], there: tuple[str, 
     run.have(f"linux-image-{platform.release()}", *there)
 
 
-def drivers(run: Machine, flavour: drivers_of_nodes.Flavour) -> set[str]:
+def drivers(run: Machine, flavour: nvidia_driver.Flavour) -> set[str]:
     """The upstream versions of the packages that must have one version. All of them are installed."""
     versions = run.versions()
     return {versions[name].partition("-")[0] for name in flavour.one_driver()}
@@ -67,24 +68,24 @@ def drivers(run: Machine, flavour: drivers_of_nodes.Flavour) -> set[str]:
 
 @pytest.mark.parametrize("flavour", [CLOSED, *wide(SWITCHED)])
 def test_today_all_is_of_one_driver_and_nothing_is_pinned(
-    node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
+    node: tuple[Context, Machine], flavour: nvidia_driver.Flavour
 ) -> None:
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(OLD))
-    choice = drivers_of_nodes.install_nvidia(context, flavour, signed=True)
+    choice = nvidia_driver.install_nvidia(context, flavour, signed=True)
     assert (choice.driver, choice.built, drivers(run, flavour)) == (OLD, True, {OLD})
     assert run.versions()[f"linux-modules-nvidia-{flavour.name}-{KERNEL}"] == "6.17.0-1022.22"
-    assert not context.at(drivers_of_nodes.PREFERENCES).exists()
+    assert not context.at(nvidia_driver.PREFERENCES).exists()
 
 
 @pytest.mark.parametrize("flavour", [OPEN, CLOSED, *wide(SWITCHED)])
 def test_after_a_point_release_the_user_space_is_that_of_the_modules(
-    node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
+    node: tuple[Context, Machine], flavour: nvidia_driver.Flavour
 ) -> None:
     """The archive still has the older version, as when noble-updates is ahead of noble-security."""
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(OLD, NEW))
-    choice = drivers_of_nodes.install_nvidia(context, flavour, signed=True)
+    choice = nvidia_driver.install_nvidia(context, flavour, signed=True)
     assert (choice.driver, choice.built, drivers(run, flavour)) == (OLD, True, {OLD})
     assert "dkms" not in run.versions()
     # Later installations and upgrades keep the version.
@@ -94,11 +95,11 @@ def test_after_a_point_release_the_user_space_is_that_of_the_modules(
 
 @pytest.mark.parametrize("flavour", [OPEN, *wide(CLOSED)])
 def test_where_the_archive_has_the_newer_only_the_modules_are_built_here(
-    node: tuple[Context, Machine], flavour: drivers_of_nodes.Flavour
+    node: tuple[Context, Machine], flavour: nvidia_driver.Flavour
 ) -> None:
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(NEW))
-    choice = drivers_of_nodes.install_nvidia(context, flavour)
+    choice = nvidia_driver.install_nvidia(context, flavour)
     assert (choice.driver, choice.built, drivers(run, flavour)) == (NEW, False, {NEW})
     versions = run.versions()
     assert {f"nvidia-dkms-{flavour.name}", f"linux-headers-{KERNEL}", "gcc"} <= versions.keys()
@@ -126,7 +127,7 @@ def test_tools_that_no_dependency_holds_are_not_newer_than_the_modules(node: tup
     ready(run, *archive)
     plan = apt.simulate(context, [f"linux-modules-nvidia-{OPEN.name}-{KERNEL}", *OPEN.user_space()])
     assert plan.versions["nvidia-utils-580-server"].startswith(NEW)
-    assert drivers_of_nodes.install_nvidia(context, OPEN, signed=True).driver == OLD
+    assert nvidia_driver.install_nvidia(context, OPEN, signed=True).driver == OLD
     assert drivers(run, OPEN) == {OLD}
 
 
@@ -138,8 +139,8 @@ def test_modules_that_are_ahead_of_the_user_space_are_taken_in_their_older_build
     builds = [modules(OLD), modules(NEW, "6.17.0-1022.22+1")]
     ready(run, *kernel(KERNEL), *builds, *user_space(OLD))
     for flavour in (OPEN, CLOSED):
-        assert drivers_of_nodes.choose_nvidia(context, flavour, signed=True).driver == OLD
-    drivers_of_nodes.install_nvidia(context, CLOSED, signed=True)
+        assert nvidia_driver.choose_nvidia(context, flavour, signed=True).driver == OLD
+    nvidia_driver.install_nvidia(context, CLOSED, signed=True)
     assert run.versions()[f"linux-signatures-nvidia-{KERNEL}"] == "6.17.0-1022.22"
 
 
@@ -148,7 +149,7 @@ def test_an_image_with_newer_user_space_gets_that_of_its_modules(node: tuple[Con
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(OLD, NEW), there=("libnvidia-compute-580-server",))
     assert run.versions()["libnvidia-compute-580-server"].startswith(NEW)
-    drivers_of_nodes.install_nvidia(context, OPEN, signed=True)
+    nvidia_driver.install_nvidia(context, OPEN, signed=True)
     assert drivers(run, OPEN) == {OLD}
 
 
@@ -166,7 +167,7 @@ def test_an_older_kernel_that_lustre_holds_has_modules_built_for_it(
         modules(NEW, name=newest), *user_space(NEW),
         there=("linux-aws", f"linux-headers-{older}"),
     )  # fmt: skip
-    choice = drivers_of_nodes.install_nvidia(context, CLOSED)
+    choice = nvidia_driver.install_nvidia(context, CLOSED)
     assert (choice.driver, choice.built, drivers(run, CLOSED)) == (NEW, False, {NEW})
     versions = run.versions()
     # DKMS would also build for the other kernel, and fail.
@@ -178,7 +179,7 @@ def test_headers_of_other_kernels_go_before_the_modules_are_built(node: tuple[Co
     context, run = node
     other = "6.14.0-1018-gcp"
     ready(run, *kernel(KERNEL), *kernel(other), *user_space(NEW), there=(f"linux-headers-{other}",))
-    drivers_of_nodes.install_nvidia(context, OPEN)
+    nvidia_driver.install_nvidia(context, OPEN)
     (purge,) = run.having("purge")
     assert purge.endswith(f" linux-headers-{other}")
     (install,) = [call for call in run.having("install", "nvidia-modprobe") if "--simulate" not in call]
@@ -193,29 +194,29 @@ def test_secure_boot_without_a_fitting_set_is_refused_and_names_baking(
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(NEW))
     if by_firmware:
-        variable = context.at(drivers_of_nodes.SECURE_BOOT)
+        variable = context.at(running_kernel.SECURE_BOOT)
         variable.parent.mkdir(parents=True)
         variable.write_bytes(b"\x06\0\0\0\x01")
     for flavour in (OPEN, CLOSED):
         with pytest.raises(RuntimeError) as caught:
-            drivers_of_nodes.install_nvidia(context, flavour, signed=not by_firmware)
+            nvidia_driver.install_nvidia(context, flavour, signed=not by_firmware)
         assert str(caught.value) == (
             f"no set of Ubuntu's packages gives Linux {KERNEL} NVIDIA's driver: signed modules for this "
             f"kernel hold {OLD}, the user space is {NEW} (series 580-server), and Secure Boot loads no "
             "modules that are built here; bake images when the two agree (image: {bake: true}), name an "
             "image that has the driver (image.id), or do without Secure Boot (secure_boot: false)"
         )
-    assert not context.at(drivers_of_nodes.PREFERENCES).exists()
+    assert not context.at(nvidia_driver.PREFERENCES).exists()
     assert not run.versions().keys() & {"nvidia-utils-580-server", "dkms"}
 
 
 def test_firmware_without_secure_boot_lets_modules_be_built(node: tuple[Context, Machine]) -> None:
     context, run = node
     ready(run, *kernel(KERNEL), modules(OLD), *user_space(NEW))
-    variable = context.at(drivers_of_nodes.SECURE_BOOT)
+    variable = context.at(running_kernel.SECURE_BOOT)
     variable.parent.mkdir(parents=True)
     variable.write_bytes(b"\x06\0\0\0\0")
-    assert not drivers_of_nodes.install_nvidia(context, OPEN).built
+    assert not nvidia_driver.install_nvidia(context, OPEN).built
 
 
 def test_a_kernel_without_modules_and_without_headers_is_refused(node: tuple[Context, Machine]) -> None:
@@ -224,7 +225,7 @@ def test_a_kernel_without_modules_and_without_headers_is_refused(node: tuple[Con
     with pytest.raises(
         RuntimeError, match=rf"hold none, .* there is no linux-headers-{KERNEL} to build"
     ) as why:
-        drivers_of_nodes.install_nvidia(context, OPEN, baking=True)
+        nvidia_driver.install_nvidia(context, OPEN, baking=True)
     # The message must not recommend baking during baking.
     assert "bake" not in str(why.value)
 
@@ -233,7 +234,7 @@ def test_the_mount_helper_of_lustre_comes_though_recommendations_do_not(
     node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, run = node
-    monkeypatch.setattr(apt, "add_repository", lambda *_args, **_options: None)
+    monkeypatch.setattr(apt_repositories, "add_repository", lambda *_args, **_options: None)
     run.fail("modinfo")
     ready(run, *kernel(KERNEL), ("lustre", {"kernel": KERNEL}), ("lustre_utilities", {}))
     # The module's package alone, which was installed formerly, has no mount helper.
@@ -256,7 +257,7 @@ def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> 
         http_client, "call", lambda *_a, **_k: Answer(200, b"-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     )
     # AWS's key itself is not here: `test_boot_vm_openpgp.py` has what is done with another one.
-    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [drivers_of_nodes.NEURON_FINGERPRINT])
+    monkeypatch.setattr(openpgp, "fingerprints", lambda _key: [neuron.NEURON_FINGERPRINT])
     devices = ",".join(map(str, neuron_devices(context)))
     monkeypatch.setattr(hardware, "device_files", lambda _a: devices)
     ready(
@@ -268,7 +269,7 @@ def trainium(node: tuple[Context, Machine], monkeypatch: pytest.MonkeyPatch) -> 
     )
 
     def load(*_argv: str) -> str:
-        assert {f"linux-headers-{KERNEL}", *drivers_of_nodes.NEURON_PACKAGES} <= run.versions().keys()
+        assert {f"linux-headers-{KERNEL}", *neuron.NEURON_PACKAGES} <= run.versions().keys()
         for path in neuron_devices(context):
             path.touch()
         return ""
@@ -310,7 +311,7 @@ def test_a_neuron_device_that_is_missing_keeps_the_node_away(trainium: tuple[Con
 def test_an_image_has_neurons_driver_and_loads_none_of_it(trainium: tuple[Context, Machine]) -> None:
     context, run = trainium
     assert drivers_of_nodes.install_unloaded(context, TRAINIUM) == ["the Neuron driver"]
-    assert drivers_of_nodes.NEURON_PACKAGES[0] in run.versions()
+    assert neuron.NEURON_PACKAGES[0] in run.versions()
     assert not run.having("modprobe")
 
 
@@ -318,7 +319,7 @@ def test_neurons_driver_is_refused_where_nothing_that_is_built_here_is_loaded(
     trainium: tuple[Context, Machine],
 ) -> None:
     context, _ = trainium
-    variable = context.at(drivers_of_nodes.SECURE_BOOT)
+    variable = context.at(running_kernel.SECURE_BOOT)
     variable.parent.mkdir(parents=True)
     variable.write_bytes(b"\x06\0\0\0\x01")
     with pytest.raises(RuntimeError, match=r"the Neuron driver is built .* use an image without Secure Boot"):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from node.design.model import Accelerator, Partition, Settings, Site
+from node.design.accelerators import Accelerator
+from node.design.model import Partition, Settings, Site
 from node.elastic.driver import AvailableCapacity
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.failures import ErrorClass

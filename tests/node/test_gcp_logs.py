@@ -10,8 +10,7 @@ import pytest
 from node.bootstrap import step_runner
 from node.bootstrap.context import SkipStep
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import baking, clouds
-from node.bootstrap.vm.clouds import gcp
+from node.bootstrap.vm import baking, clouds, ops_agent
 from node.system import http_client
 from node.system.cloud_api import UnreachableError
 from node.system.http_client import Answer
@@ -62,7 +61,7 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
         "google-cloud-ops-agent-noble-2 main\n"
     )
     assert (root / "etc/apt/keyrings/google-cloud-ops-agent.asc").read_bytes() == KEY
-    known = json.loads((root / gcp.CONFIG).read_text())["logging"]
+    known = json.loads((root / ops_agent.CONFIG).read_text())["logging"]
     log = root / "var/log/slurm"
     assert {name: receiver["include_paths"] for name, receiver in known["receivers"].items()} == {
         "slurmctld": [f"{log}/slurmctld.log"],
@@ -71,7 +70,7 @@ def test_each_role_sends_its_own(tmp_path: Path, asked: list[str]) -> None:
     }
     assert known["service"]["pipelines"]["slurm"]["receivers"] == list(known["receivers"])
     login, _ = machine(tmp_path, "login", "login-0", provider="gcp", driver=DRIVER)
-    assert gcp.wanted(login) == {"logging": {"receivers": {}, "service": {"pipelines": {}}}}
+    assert ops_agent.wanted(login) == {"logging": {"receivers": {}, "service": {"pipelines": {}}}}
 
 
 @pytest.mark.parametrize(
@@ -110,5 +109,5 @@ def test_an_image_holds_the_agent_and_no_configuration(tmp_path: Path) -> None:
     installed(run)
     assert baking._agent(context) == "the agent is there"
     assert run.having("install")
-    assert not (tmp_path / "root" / gcp.CONFIG).exists()
+    assert not (tmp_path / "root" / ops_agent.CONFIG).exists()
     assert not run.having("restart")

@@ -14,10 +14,11 @@ import pytest
 from node.bootstrap import machine_steps, step_runner, steps
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
-from node.bootstrap.services import SystemdServices
-from node.bootstrap.vm import clouds, disks, machine, mounts
+from node.bootstrap.systemd_services import SystemdServices
+from node.bootstrap.vm import clouds, disks, machine, mounts, os_login
 from node.bootstrap.vm.clouds import gcp
-from node.design.model import Hook, Mount, Network
+from node.design.model import Hook, Network
+from node.design.storage import Mount
 from node.system import http_client
 from tests.support import whole_boot
 from tests.support.checkout import until
@@ -242,23 +243,23 @@ def oslogin(folder: Path) -> None:
 
 def test_people_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, _ = gcp_machine(tmp_path)
-    monkeypatch.setattr(gcp, "AGENT_SECONDS", 0.05)
-    monkeypatch.setattr(gcp, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(os_login, "AGENT_SECONDS", 0.05)
+    monkeypatch.setattr(os_login, "POLL_SECONDS", 0.01)
     (tmp_path / "root/etc/nsswitch.conf").write_text("passwd: files systemd\ngroup: files oslogin\n")
     with pytest.raises(
         TimeoutError, match=r"OS Login is not set up .*google-guest-agent.*enable-oslogin TRUE"
     ):
-        gcp.prepare_os_login(context)
+        os_login.prepare_os_login(context)
     oslogin(tmp_path)
-    gcp.prepare_os_login(context)
-    assert not (tmp_path / "root" / gcp.PROGRAM).exists(), "nobody's first login is on a node"
+    os_login.prepare_os_login(context)
+    assert not (tmp_path / "root" / os_login.PROGRAM).exists(), "nobody's first login is on a node"
 
 
 def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.CompletedProcess[str]:
     """Runs the program that PAM calls for one of our users. Commands that need root or a mount are fakes."""
     context, _ = gcp_machine(tmp_path, "controller", "controller")
     oslogin(tmp_path)
-    gcp.prepare_os_login(context)
+    os_login.prepare_os_login(context)
     tools = tmp_path / "bin"
     tools.mkdir(exist_ok=True)
     shared = context.settings.site.shared
@@ -273,7 +274,7 @@ def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.Completed
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     program = tmp_path / "first-login"
-    text = (tmp_path / "root" / gcp.PROGRAM).read_text()
+    text = (tmp_path / "root" / os_login.PROGRAM).read_text()
     assert text.count("PATH=/usr/sbin") == 1
     program.write_text(text.replace("PATH=/usr/sbin", f"PATH={tools}:/usr/sbin"))
     return subprocess.run(
@@ -308,7 +309,7 @@ def test_keys_in_files_let_nobody_in_from_outside(tmp_path: Path, role: str) -> 
     context, run = gcp_machine(tmp_path, role, host, network=Network(cidr="10.7.0.0/16"))
     oslogin(tmp_path)
     for _ in range(2):
-        gcp.prepare_os_login(context)
+        os_login.prepare_os_login(context)
     assert run.calls.count("systemctl try-reload-or-restart ssh.service") == 1, "again only for another text"
     proxy, world, node = "35.235.240.9", "203.0.113.9", "10.7.1.2"
     assert [sshd_of(tmp_path, address) for address in (proxy, world)] == ["none", "none"]
@@ -319,15 +320,15 @@ def test_keys_in_files_let_nobody_in_from_outside(tmp_path: Path, role: str) -> 
 def test_in_an_existing_network_no_address_is_the_clusters_alone(tmp_path: Path) -> None:
     context, _ = gcp_machine(tmp_path, "controller", "controller", network=Network(vpc="corp"))
     oslogin(tmp_path)
-    gcp.prepare_os_login(context)
+    os_login.prepare_os_login(context)
     assert sshd_of(tmp_path, "10.7.1.2") == "none"
 
 
 def test_nodes_let_in_who_comes_from_the_cluster(tmp_path: Path) -> None:
     context, run = gcp_machine(tmp_path)
     oslogin(tmp_path)
-    gcp.prepare_os_login(context)
-    assert not (tmp_path / "root" / gcp.SSHD).exists()
+    os_login.prepare_os_login(context)
+    assert not (tmp_path / "root" / os_login.SSHD).exists()
     assert run.calls == []
 
 
@@ -401,7 +402,7 @@ def test_all_steps_of_a_head_and_of_a_node(
     report = json.loads(google.objects["boot/controller.json"])
     assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
     assert {step["state"] for step in report["steps"]} == {"done", "skipped"}
-    assert (tmp_path / "controller/root" / gcp.PROGRAM).exists(), (
+    assert (tmp_path / "controller/root" / os_login.PROGRAM).exists(), (
         "people log in on the head, for there is no pool"
     )
     assert "exportfs -ra" in run.calls

@@ -18,9 +18,9 @@ import pytest
 from node.bootstrap import report_server
 from node.bootstrap.context import Context
 from node.bootstrap.report import notice as read_notice
-from node.bootstrap.services import unit_text
+from node.bootstrap.systemd_services import unit_text
 from node.bootstrap.vm import clouds, notices
-from node.design.model import Accelerator
+from node.design.accelerators import Accelerator
 from node.elastic.plan import Action
 from node.elastic.requeue import Requeue
 from node.elastic.rules import NEAR_SECONDS, Verb

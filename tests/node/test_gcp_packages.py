@@ -17,9 +17,10 @@ from packaging.utils import canonicalize_name
 from infra import bundle
 from node.bootstrap import steps
 from node.bootstrap.context import Context
-from node.bootstrap.vm import cloud_client, drivers
+from node.bootstrap.vm import cloud_client, nvidia_gpus
 from node.bootstrap.vm import packages as distribution
-from node.design.model import Accelerator, GcpPartition, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import GcpPartition, Partition
 from node.elastic import programs
 from node.slurm import hardware
 from tests.support.checkout import ROOT
@@ -144,7 +145,9 @@ def test_signed_modules_for_volta_where_secure_boot_wants_them(
     run.answer("nvidia-smi --list-gpus", lambda *_: "GPU 0: x\nGPU 1: x\n" if run.having("modprobe") else "")
     asked: list[object] = []
     monkeypatch.setattr(
-        drivers, "install_nvidia", lambda _context, flavour, **how: asked.append((flavour.closed, how))
+        nvidia_gpus,
+        "install_nvidia",
+        lambda _context, flavour, **how: asked.append((flavour.closed, how)),
     )
     assert steps.accelerators(context) == "2 v100"
     assert asked == [(True, {"signed": True})]

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from node.design.model import Accelerator, ClusterDesign, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign, Partition
 from node.slurm import hardware
 from node.slurm.conf import render
 from node.slurm.configure import configure

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from node.design.accelerators import Accelerator
 from node.design.health import CHECKS, Health, JobScript
-from node.design.model import Accelerator, AwsPartition, Partition, SlurmSettings
+from node.design.model import AwsPartition, Partition, SlurmSettings
 from node.elastic.replacements import Replacements
-from node.health import check as node_check
-from node.health.check import Expected, When, expected, faults, in_a_line, runner
+from node.health import nvidia
+from node.health.check import Expected, When, expected, faults, in_a_line
+from node.health.tools import runner
 from node.slurm.conf import render
 from node.system.subprocesses import Ran
 from tests.node.test_slurm_conf import FLEET, options, part, settings
@@ -166,17 +168,17 @@ def test_a_driver_that_hangs_is_asked_once_and_an_older_one_without_its_missing_
     hangs = Tools(smi=Ran(None), dcgmi=diag("Pass"))
     found(hangs)
     assert hangs.asked == ["smi", "dmesg"]
-    assert found(hangs, *node_check.QUERIED, "nvlink") == [], "nothing is left to ask it for"
+    assert found(hangs, *nvidia.QUERIED, "nvlink") == [], "nothing is left to ask it for"
 
     queries = []
 
     def older(*argv: str, seconds: float) -> Ran:
         queries.append(argv[1])
-        if node_check.HOT in argv[1]:
-            return Ran(2, f'Field "{node_check.HOT}" is not a valid field to query.\n')
+        if nvidia.HOT in argv[1]:
+            return Ran(2, f'Field "{nvidia.HOT}" is not a valid field to query.\n')
         return Ran(0, "0, 00000000:00:1E.0, 0, [N/A], [N/A], No\n")
 
-    assert list(node_check.gpus(older, 1, frozenset())) == []
+    assert list(nvidia.gpus(older, 1, frozenset())) == []
     assert len(queries) == 2
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from localcloud import containers, limits
+from localcloud import behaviour, isolation
 from localcloud.agent import Agent
 from localcloud.network import hosts_text
 from node.bootstrap.report_server import ReportServer
-from node.design.model import CONTAINER, Accelerator, ClusterDesign, Partition, Settings
+from node.design.accelerators import Accelerator
+from node.design.model import CONTAINER, ClusterDesign, Partition, Settings
 from node.design.sites import LocalSite
 from node.elastic.driver import AvailableCapacity, LaunchGroup, MachineState
 from node.elastic.drivers import load
@@ -167,7 +168,7 @@ def test_a_running_machines_failed_boot_is_told_and_the_last_ones_is_not(
 
 def test_container_machines_report_from_their_own_addresses(wire: Wire, tmp_path: Path) -> None:
     """Each has a root of its own, who can write every machine's report in the bucket's folder."""
-    containers.write_isolation(tmp_path, CONTAINER)
+    isolation.write_isolation(tmp_path, CONTAINER)
     (tmp_path / "cloud" / "hosts").write_text(hosts_text({"gpu-0": "10.99.1.0", "gpu-1": "10.99.1.1"}))
     boots, reports = tmp_path / "bucket" / "boot", tmp_path / "var/lib/slurm-stacks/reports"
     boots.mkdir(parents=True)
@@ -229,11 +230,11 @@ def test_room_is_told_with_its_cause(driver: LocalDriver, wire: Wire) -> None:
 
 def test_the_clouds_own_errors_are_classed(driver: LocalDriver, wire: Wire) -> None:
     """Each class that `api_error` may name comes out as that class."""
-    for kind in limits.ERRORS:
+    for kind in behaviour.ERRORS:
         wire.limits(api_error=kind)
         (failure,) = driver.launch(group("gpu-0")).failures
         assert failure.kind == kind
-        if kind in limits.OF_EVERY_CALL:
+        if kind in behaviour.OF_EVERY_CALL:
             with pytest.raises(rpc.RpcError):
                 driver.list()
             with pytest.raises(rpc.RpcError):

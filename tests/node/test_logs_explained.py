@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.logs.sources import Explained, LogFile
+from node.logs.explanations import Explained
+from node.logs.sources import LogFile
 
 
 def meanings_of(path: Path) -> list[str]:

@@ -14,10 +14,10 @@ import pytest
 
 from node import command_line
 from node.bootstrap.vm.clouds import local
-from node.logs import find
+from node.logs import find, job_facts, job_output, slurmd_lines
+from node.logs.filters import about_jobs, about_node
 from node.logs.find import Cluster, UnknownNameError
 from node.logs.sources import Source
-from node.logs.text import about_jobs, about_node
 from node.slurm.control import SlurmDown
 from node.slurm.fields import OUTPUT
 from node.slurm.states import JobState, NodeState
@@ -342,7 +342,7 @@ def test_the_lines_of_later_releases_are_known(cluster: Cluster, slurm: Slurm) -
     ],
 )
 def test_an_end_is_told_as_it_was(ended: JobState, told: str) -> None:
-    line = find.facts(ended)[-1]
+    line = job_facts.facts(ended)[-1]
     assert told in line
     assert not any(word in line for word in ("SIGHUP", "Launch", "Raised"))
 
@@ -369,7 +369,9 @@ def test_where_nodes_have_logs_of_their_own_the_command_that_reads_them() -> Non
     def told(reason: str, host: str | None = None, signal: int = 53) -> list[str]:
         failed = job(8, "FAILED", reason=reason, nodes=("debug-1",), batch_host=host, signal=signal)
         return [
-            line for found in find.logs_on_nodes([failed], "/x/slurmd.log", "s") for line in found.last(9)
+            line
+            for found in slurmd_lines.logs_on_nodes([failed], "/x/slurmd.log", "s")
+            for line in found.last(9)
         ]
 
     (line,) = told("JobLaunchFailure")
@@ -559,7 +561,7 @@ def test_a_file_in_a_nodes_own_tmp_is_shown_from_its_place_on_this_host(
     ],
 )
 def test_which_paths_are_a_nodes_own(path: str, expected: str | None) -> None:
-    found = find.in_own_tmp(path, ["/tmp/shared"])
+    found = job_output.in_own_tmp(path, ["/tmp/shared"])
     assert found == (None if expected is None else Path(expected))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.logs.find import Output, output_files, output_path
+from node.logs.job_output import Output, output_files, output_path
 from node.slurm.fields import OUTPUT
 from node.slurm.version import knows_last_digit
 

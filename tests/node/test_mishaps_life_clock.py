@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from localcloud.cloud import Cloud
-from localcloud.limits import Limits
 from localcloud.machines import Boot, ProcessRuntime
+from node.design.local_cloud import CloudBehaviour
 from node.design.model import Partition
 from node.elastic import client, observer
 from node.elastic.daemon import Elastic
@@ -202,7 +202,7 @@ class NoMachines(ProcessRuntime):
 
 @JUMPS
 def test_an_ended_machine_is_listed_for_its_minute(set_clock: Set, tmp_path: Path, jump: float) -> None:
-    cloud = Cloud(tmp_path, NoMachines(tmp_path, sys.executable), Limits(boot_delay=60))
+    cloud = Cloud(tmp_path, NoMachines(tmp_path, sys.executable), CloudBehaviour(boot_delay=60))
     tags = {"cluster": "t", "role": "compute"}
     answer = cloud.launch("token", {"debug-0": "t-debug-0"}, 1, "local.small", tags)
     cloud.terminate([answer["machines"][0]["id"]])

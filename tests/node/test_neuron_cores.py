@@ -10,7 +10,8 @@ import pytest
 from infra.config import load_file
 from infra.design import design as design_of
 from infra.instance_types.catalog import catalog
-from node.design.model import Accelerator, Partition, SlurmSettings
+from node.design.accelerators import Accelerator
+from node.design.model import Partition, SlurmSettings
 from node.slurm import conf
 from node.slurm.hardware import Lines, device_files
 from tests.node.slurm_cluster import SlurmCluster, design, needs_slurm

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.context import Context
-from node.bootstrap.vm import firewall
-from node.design.model import Mount
+from node.bootstrap.vm import firewall, nfs_guard
+from node.design.storage import Mount
 from tests.support.recorded import machine
 
 NOBODY = 65534
@@ -53,7 +53,7 @@ OWN = Mount("/home", "nfs", served_by="controller")
 )
 def test_a_program_of_an_ordinary_user_reaches_no_nfs_server(tmp_path: Path) -> None:
     rules = tmp_path / "nfs.nft"
-    rules.write_text(firewall.table(firewall.NFS_TABLE, firewall.NFS_CHAINS))
+    rules.write_text(firewall.table(nfs_guard.NFS_TABLE, nfs_guard.NFS_CHAINS))
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-c", WORLD, str(rules)],
         capture_output=True,
@@ -84,8 +84,8 @@ def test_a_machine_of_a_service_has_the_rules_for_this_boot_and_the_next(
     tmp_path: Path, mount: Mount, guarded: bool
 ) -> None:
     context, run = machine(tmp_path)
-    firewall.install_nfs_guard(with_mounts(context, mount))
-    file, unit = (text.format(name=firewall.NFS_NAME) for text in (firewall.RULES, firewall.UNIT))
+    nfs_guard.install_nfs_guard(with_mounts(context, mount))
+    file, unit = (text.format(name=nfs_guard.NFS_NAME) for text in (firewall.RULES, firewall.UNIT))
     rules = tmp_path / "root" / file
     assert run.calls == ([f"nft -f {rules}", f"systemctl enable {unit}"] if guarded else [])
     assert rules.exists() == guarded

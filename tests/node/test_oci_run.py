@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from node.design.model import Containers, Mount
+from node.design.containers import Containers
+from node.design.storage import Mount
 from node.slurm import conf, container_conf, container_task
 from tests.support.doubles import design, settings
 

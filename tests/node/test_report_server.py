@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.bootstrap import report, report_server, root_port
+from node.bootstrap import report, report_sender, report_server, root_port
 from node.bootstrap.report import BootReport, BrokenReportError, Reported
-from node.bootstrap.report_server import Sender
+from node.bootstrap.report_sender import Sender
 from node.logs.sources import report_lines
 from tests.support.checkout import ROOT
 from tests.support.ordinary_user import OrdinaryUser
@@ -49,7 +49,7 @@ def wait_for(there: Callable[[], object]) -> None:
 @root_only
 def test_the_newest_report_of_each_machine_is_kept_with_the_controllers_time(controller: Controller) -> None:
     before = time.time()
-    report_server.send(
+    report_sender.send(
         HERE, json.dumps({**FAILED, "started": 5.0, "host": "login-0"}).encode(), controller.port
     )
     assert controller.send({"state": "booting", "steps": [], "notice": None}, "127.0.0.2") == b"taken"
@@ -60,7 +60,7 @@ def test_the_newest_report_of_each_machine_is_kept_with_the_controllers_time(con
     other = controller.kept("127.0.0.2")
     assert other is not None
     assert other["state"] == "booting"
-    report_server.send(HERE, b'{"state": "ready", "steps": [], "notice": 6}', controller.port)
+    report_sender.send(HERE, b'{"state": "ready", "steps": [], "notice": 6}', controller.port)
     again = controller.kept()
     assert again is not None
     assert (again["state"], again["failure"], again["notice"]) == ("ready", None, 6.0)
@@ -72,11 +72,11 @@ def test_an_ordinary_user_says_nothing_whatever_it_tries(controller: Controller,
     """The report is refused for our client, for every source port of a user, and in a user namespace."""
     tries = """
 import socket, sys
-from node.bootstrap import report_server
+from node.bootstrap import report_sender
 port = int(sys.argv[1])
 content = b'{"state": "failed", "steps": [{"name": "x", "note": "mine"}]}'
 try:
-    report_server.send("127.0.0.1", content, port)
+    report_sender.send("127.0.0.1", content, port)
 except PermissionError:
     print("no reserved port")
 for source in (0, 1024, 1025):
@@ -148,7 +148,7 @@ def test_what_is_refused_changes_nothing_and_harms_nobody(
     for content, why in BROKEN:
         # A report that is too long may be cut off, as TCP then does, before its answer is read.
         with pytest.raises(OSError, match=f"{why}|reset|Broken pipe|not connected"):
-            report_server.send(HERE, content, controller.port)
+            report_sender.send(HERE, content, controller.port)
     assert controller.kept() == before
     assert controller.send(FAILED, "127.0.0.2") == b"taken"
     output = capfd.readouterr().err
@@ -302,7 +302,7 @@ def test_the_service_gives_root_up_and_keeps_reports_over_a_restart(open_folder:
                 assert "CapEff:\t0000000000000000" in status
                 if state == "ready":
                     assert json.loads((folder / f"{HERE}.json").read_text())["state"] == "booting"
-                report_server.send(HERE, json.dumps({"state": state, "steps": []}).encode(), free)
+                report_sender.send(HERE, json.dumps({"state": state, "steps": []}).encode(), free)
             finally:
                 daemon.terminate()
         assert json.loads((folder / f"{HERE}.json").read_text())["state"] == state
@@ -332,7 +332,7 @@ def ended() -> bool:
 def test_a_boot_does_not_wait_for_the_controller_and_sends_its_last_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report_server, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(report_sender, "PAUSE_SECONDS", 0.01)
     gate, sent = threading.Event(), []
     troubles = [OSError("no route")] * 3
 
@@ -365,7 +365,7 @@ def test_a_boot_does_not_wait_for_the_controller_and_sends_its_last_word(
 def test_a_controller_that_never_answers_does_not_hold_the_machine(
     monkeypatch: pytest.MonkeyPatch, error: OSError, limit: float
 ) -> None:
-    monkeypatch.setattr(report_server, "LIMITS", {"failed": limit})
+    monkeypatch.setattr(report_sender, "LIMITS", {"failed": limit})
     tried = []
 
     def send(content: bytes) -> None:
@@ -382,4 +382,4 @@ def test_a_controller_that_is_not_there_is_named() -> None:
     with socket.socket() as taken:
         taken.bind((HERE, 0))
         with pytest.raises(OSError, match="refused"):
-            report_server.send(HERE, b"{}", taken.getsockname()[1])
+            report_sender.send(HERE, b"{}", taken.getsockname()[1])

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.design.model import Accelerator, ClusterDesign
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign
 from node.elastic.programs import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue_cleanup import PAUSE_SECONDS, RequeueCleanup

@@ -8,18 +8,10 @@ from typing import Any
 
 import pytest
 
-from node.design.model import (
-    Accelerator,
-    AwsPartition,
-    ClusterDesign,
-    Host,
-    Mount,
-    Partition,
-    Settings,
-    Site,
-    SlurmSettings,
-)
+from node.design.accelerators import Accelerator
+from node.design.model import AwsPartition, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.design.sites import LocalSite
+from node.design.storage import Mount
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
 from node.slurm.hardware import device_files

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from node.design.model import Accelerator, Partition
-from node.logs import find
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
+from node.logs import job_output
 from node.slurm import topology
 from node.slurm.hostlist import expand
 from node.slurm.resume_request import parse_resume
@@ -136,7 +137,7 @@ def test_where_a_batch_job_writes(cluster: SlurmCluster) -> None:
         jobs.append(int(cluster.run("sbatch", "--parsable", *words).stdout))
     last_digit = knows_last_digit(spell(cluster.release))
     there = [
-        find.output_files(job, fields, last_digit=last_digit)[0].path
+        job_output.output_files(job, fields, last_digit=last_digit)[0].path
         for job, fields in cluster.control.outputs(jobs).items()
     ]
     assert len(there) == len(outputs)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.design.model import Accelerator, Partition, Settings, Site, SlurmSettings
+from node.design.accelerators import Accelerator
+from node.design.model import Partition, Settings, Site, SlurmSettings
 from node.design.sites import LocalSite
 from node.slurm.conf import render
 from node.slurm.version import Version

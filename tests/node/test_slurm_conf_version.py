@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.bootstrap.daemons import QUIET_SECONDS, repeat_delay, start_delay
+from node.bootstrap.slurmd import QUIET_SECONDS, repeat_delay, start_delay
 from node.slurm import version
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 

@@ -18,9 +18,10 @@ from cli.console.jobs import situation
 from cli.console.status import node_words, show_status
 from node.elastic import view
 from node.elastic.daemon import Elastic
-from node.logs.find import LAUNCH_ERRORS, REASONS_OF_SIGNALS, facts, output_files, output_path
-from node.logs.sources import OF_SLURMD, meanings
-from node.logs.text import about_jobs, of_others, on_node
+from node.logs.explanations import OF_SLURMD, meanings
+from node.logs.filters import about_jobs, of_others, on_node
+from node.logs.job_facts import LAUNCH_ERRORS, REASONS_OF_SIGNALS, facts
+from node.logs.job_output import output_files, output_path
 from node.slurm import reasons
 from node.slurm.answers import (
     parse_jobs,

@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from node import command_line
-from node.command_line import SilentError
+from node import cluster_status, command_line
+from node.cluster_status import SilentError
 from node.design.folders import Folders
 from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
@@ -168,7 +168,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """The folders of a cluster whose slurmctld answers."""
     (tmp_path / "run").mkdir()
     (tmp_path / "lib" / "boot").mkdir(parents=True)
-    monkeypatch.setattr(command_line, "Control", lambda *_: Pinged())
+    monkeypatch.setattr(cluster_status, "Control", lambda *_: Pinged())
     return Folders(settings(tmp_path))
 
 
@@ -207,7 +207,7 @@ def test_a_daemon_that_answers_is_passed_on_with_the_package_of_slurm(
     serve(lambda method, _: {"asked": method})
     monkeypatch.setattr(packaged, "version", lambda: "24.11.5-4+deb13u1")
     monkeypatch.setattr(packaged, "suite", lambda: "trixie")
-    found = command_line.status(folders)
+    found = cluster_status.status(folders)
     package = {"version": "24.11.5-4+deb13u1", "suite": "trixie"}
     assert found == {"asked": "status", "slurm": package, "backup": None, "remarks": []}
     jsonschema.validate(found["slurm"], SCHEMA["properties"]["slurm"])
@@ -215,7 +215,7 @@ def test_a_daemon_that_answers_is_passed_on_with_the_package_of_slurm(
 
 def test_a_daemon_that_is_not_there(folders: Folders) -> None:
     with pytest.raises(SilentError, match=r"elastic daemon does not answer(.|\n)*log/elastic\.log"):
-        command_line.status(folders)
+        cluster_status.status(folders)
 
 
 def test_a_slurmctld_that_everybody_waits_for(
@@ -223,15 +223,15 @@ def test_a_slurmctld_that_everybody_waits_for(
 ) -> None:
     gate = threading.Event()
     serve(lambda *_: gate.wait(60))
-    monkeypatch.setattr(command_line, "STATUS_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_status, "STATUS_SECONDS", 0.2)
     with pytest.raises(SilentError, match="the elastic daemon does not answer"):
-        command_line.status(folders)
+        cluster_status.status(folders)
     down = SlurmDown(["scontrol", "ping"], None, "no answer within 5 s")
     monkeypatch.setattr(Pinged, "trouble", down)
     with pytest.raises(
         SilentError, match=r"slurmctld does not answer \(scontrol ping: no answer within 5 s\)"
     ):
-        command_line.status(folders)
+        cluster_status.status(folders)
     gate.set()
 
 
@@ -249,7 +249,7 @@ def test_what_the_daemon_itself_cannot_reach(folders: Folders, serve: Serve, cod
 
     serve(fail)
     with pytest.raises(SilentError, match=words):
-        command_line.status(folders)
+        cluster_status.status(folders)
 
 
 def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
@@ -258,19 +258,19 @@ def test_a_boot_that_failed_or_goes_on_is_the_cause(folders: Folders) -> None:
     with pytest.raises(
         SilentError, match=r"controller's boot failed at step hooks: driver\.sh ended with status 3"
     ):
-        command_line.status(folders)
+        cluster_status.status(folders)
     report(folders, state="booting", steps=[step])
     with pytest.raises(SilentError, match="controller still boots: step hooks"):
-        command_line.status(folders)
+        cluster_status.status(folders)
     report(folders, state="booting")
     with pytest.raises(SilentError, match="still boots: step first"):
-        command_line.status(folders)
+        cluster_status.status(folders)
     report(folders, state="ready", steps=[step])
     with pytest.raises(SilentError, match="elastic daemon"):
-        command_line.status(folders)
+        cluster_status.status(folders)
     (Path(str(folders.lib)) / "boot" / "controller.json").write_text("{")
     with pytest.raises(SilentError, match="elastic daemon"):
-        command_line.status(folders)
+        cluster_status.status(folders)
 
 
 def test_the_tool_says_it_in_one_line(

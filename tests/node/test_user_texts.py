@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.logs import find
+from node.logs import find, job_output
 from node.logs.find import Cluster
 from node.slurm.answers import parse_jobs, parse_nodes, parse_texts
 from node.slurm.fields import JOB, JOB_TEXTS, OUTPUT, Kind
@@ -209,5 +209,7 @@ def test_logs_show_no_file_of_others_and_nothing_that_controls_a_terminal(
 @given(TEXTS, TEXTS)
 def test_every_pattern_is_one_path(pattern: str, name: str) -> None:
     fields = {**dict.fromkeys(OUTPUT, name), "userid": str(os.getuid()), "batchflag": "1"}
-    assert isinstance(find.output_path(pattern, 7, fields), str)
-    assert all(found.path.startswith("/") for found in find.output_files(7, {**fields, "stdout": pattern}))
+    assert isinstance(job_output.output_path(pattern, 7, fields), str)
+    assert all(
+        found.path.startswith("/") for found in job_output.output_files(7, {**fields, "stdout": pattern})
+    )

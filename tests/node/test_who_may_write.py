@@ -14,8 +14,8 @@ from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from node.bootstrap import machine_steps
-from node.bootstrap.vm import disks, kept_state, mounts, users
-from node.design.model import Mount
+from node.bootstrap.vm import disks, host_keys, kept_state, mounts
+from node.design.storage import Mount
 from node.system import accounts
 from tests.support import shipped
 from tests.support.recorded import machine
@@ -56,7 +56,7 @@ def test_users_write_to_scratch_and_nothing_else(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(disks, "MOUNTINFO", tmp_path / "mountinfo")
     monkeypatch.setattr(disks, "volume", lambda _context, mount: f"/dev{mount.path}")
     monkeypatch.setattr(disks, "scratch", lambda _context: "/dev/nvme1n1")
-    monkeypatch.setattr(users, "SSHD", Path("/bin/true"))
+    monkeypatch.setattr(host_keys, "SSHD", Path("/bin/true"))
 
     def there(context: Any, mount: Mount) -> None:
         """Stands for a mount of a kind that needs a server: its root folder is new."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from operations import ssh
+from operations import login_lines
 from tests.support import remote_scenarios as scenarios
 from tests.support.drivers import Driver, Embedded
 from tests.support.login_machine import LoginMachine
@@ -47,7 +47,7 @@ def test_an_unwanted_benchmark_of_a_machine_that_is_gone(tmp_path: Path, machine
     machine.sshd.stop()
     removed = scenarios.succeeded(driver.up(scenarios.spec(machine, benchmark=False)))
     assert removed.operations["b-job"] == "deleted"
-    assert ssh.NOT_CANCELLED in removed.text
+    assert login_lines.NOT_CANCELLED in removed.text
 
 
 def test_without_an_accepted_key_nothing_runs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from operations import openssh
+from operations import host_keys
 from tests.support import sentences
 
 ED = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl"
@@ -15,23 +15,23 @@ RSA = (
 
 
 def test_a_machine_with_an_rsa_key_only_is_known_too() -> None:
-    assert openssh.known_hosts([RSA]) == f"slurm-stacks {RSA}\n"
+    assert host_keys.known_hosts([RSA]) == f"slurm-stacks {RSA}\n"
 
 
 def test_known_hosts_has_every_key_under_one_name() -> None:
-    assert openssh.known_hosts([f"{ED} c", "ssh-dss AAAAB3NzaC1kc3M=", EC]) == (
+    assert host_keys.known_hosts([f"{ED} c", "ssh-dss AAAAB3NzaC1kc3M=", EC]) == (
         f"slurm-stacks {ED}\nslurm-stacks {EC}\n"
     )
 
 
 def test_nothing_but_the_key_of_a_line_is_taken() -> None:
-    assert openssh.known_hosts([f"{ED} comment\n* {RSA}"]) == f"slurm-stacks {ED}\n"
+    assert host_keys.known_hosts([f"{ED} comment\n* {RSA}"]) == f"slurm-stacks {ED}\n"
 
 
 def test_without_a_published_host_key_nothing_is_trusted() -> None:
     for keys in ([], ["ssh-dss AAAAB3NzaC1kc3M="]):
         with sentences.raises("ssh.no-host-key"):
-            openssh.known_hosts(keys)
+            host_keys.known_hosts(keys)
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_without_a_published_host_key_nothing_is_trusted() -> None:
 )
 def test_a_line_that_is_no_key_is_refused_by_name(line: str) -> None:
     with sentences.raises("ssh.host-key-form") as raised:
-        openssh.known_hosts([ED, line])
+        host_keys.known_hosts([ED, line])
     assert repr(line) in str(raised.value)

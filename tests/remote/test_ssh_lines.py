@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from infra import bundle
 from infra.benchmark import Workload
-from operations import ssh
+from operations import login_lines
 
 SHELLS = ("sh", "bash")
 CHARACTERS = st.characters(exclude_characters="/\0", exclude_categories=["Cs"])
@@ -68,7 +68,7 @@ def tool(folder: Path, text: str = TOOL) -> str:
 @given(name=NAMES, folder=NAMES, script=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_folder_and_script_reach_the_tool_as_they_are(name: str, folder: str, script: str) -> None:
     with tempfile.TemporaryDirectory() as root:
-        line = ssh.submit_line(tool(Path(root) / name), folder)
+        line = login_lines.submit_line(tool(Path(root) / name), folder)
         arguments, stdin = json.loads(printed(shell(line, script.encode())))
     assert arguments == ["submit", f"--run={folder}"]
     assert stdin == script
@@ -79,17 +79,17 @@ def test_any_folder_and_script_reach_the_tool_as_they_are(name: str, folder: str
 def test_any_folder_is_waited_for(name: str, digest: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         apps = f"{root}/{name}"
-        late = shell(ssh.wait_line(apps, digest, 0))
+        late = shell(login_lines.wait_line(apps, digest, 0))
         assert late.returncode == 1
         assert f"{apps}/envs/{digest}" in late.stderr.decode()
         assert "the command logs shows how far it came" in late.stderr.decode()
         (Path(apps) / "envs" / digest).mkdir(parents=True)
         (Path(apps) / "envs" / digest / ".complete").touch()
-        assert printed(shell(ssh.wait_line(apps, digest, 0))) == f"{apps}/envs/{digest}"
+        assert printed(shell(login_lines.wait_line(apps, digest, 0))) == f"{apps}/envs/{digest}"
 
 
 def test_a_wait_says_what_it_waits_for_and_ends_when_it_is_there(tmp_path: Path) -> None:
-    line = ssh.wait_line(str(tmp_path), "d", 600)
+    line = login_lines.wait_line(str(tmp_path), "d", 600)
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
         assert waiting.stderr is not None
         assert f"waiting for the training environment {tmp_path}/envs/d" in waiting.stderr.readline().decode()
@@ -113,7 +113,7 @@ def project(root: Path, files: dict[str, bytes]) -> Path:
 
 def unpack(shared: Path, content: bytes, **changes: Any) -> subprocess.CompletedProcess[bytes]:
     """Stage an archive through standard input; `sent` is the part of it that arrives."""
-    line = ssh.unpack_line(str(shared), NAME, bundle.digest(content))
+    line = login_lines.unpack_line(str(shared), NAME, bundle.digest(content))
     sent = changes.get("sent", base64.encodebytes(content))
     return shell(line, sent, changes.get("kind", "sh"))
 
@@ -196,7 +196,7 @@ def test_a_copy_that_is_there_is_left_alone(tmp_path: Path, content: bytes) -> N
 
 def test_staging_that_is_killed_leaves_nothing_that_is_used(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = ssh.unpack_line(str(shared), NAME, bundle.digest(content))
+    line = login_lines.unpack_line(str(shared), NAME, bundle.digest(content))
     with subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as half:
         assert half.stdin is not None
         half.stdin.write(base64.encodebytes(content)[:5000])
@@ -220,7 +220,7 @@ def test_nothing_is_at_its_place_before_the_last_step(
 
 def test_two_that_stage_at_once_make_one(tmp_path: Path, content: bytes) -> None:
     shared = tmp_path / "shared"
-    line = ssh.unpack_line(str(shared), NAME, bundle.digest(content))
+    line = login_lines.unpack_line(str(shared), NAME, bundle.digest(content))
     both = [
         subprocess.Popen(["sh", "-c", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)
     ]
@@ -252,7 +252,7 @@ def bench() -> Iterator[Path]:
 
 
 def stage_as(user: int, bench: Path, content: bytes, **env: str) -> subprocess.CompletedProcess[bytes]:
-    line = ssh.unpack_line(str(bench.parent), NAME, bundle.digest(content))
+    line = login_lines.unpack_line(str(bench.parent), NAME, bundle.digest(content))
     return subprocess.run(
         ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "sh", "-c", line],
         input=base64.encodebytes(content), capture_output=True, timeout=120, check=False, cwd="/",
@@ -362,7 +362,7 @@ def test_who_may_use_sudo_stages_for_everybody(bench: Path, content: bytes) -> N
 
 
 def test_cancel_asks_the_tool(tmp_path: Path) -> None:
-    assert json.loads(printed(shell(ssh.cancel_line(tool(tmp_path / "it's"), "a/b"))))[0] == [
+    assert json.loads(printed(shell(login_lines.cancel_line(tool(tmp_path / "it's"), "a/b"))))[0] == [
         "cancel", "--run=a/b",
     ]  # fmt: skip
 
@@ -371,8 +371,8 @@ def test_cancel_asks_the_tool(tmp_path: Path) -> None:
 def test_cancel_never_fails_and_never_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
-    monkeypatch.setattr(ssh, "CANCEL_SECONDS", 1)
+    monkeypatch.setattr(login_lines, "CANCEL_SECONDS", 1)
     path = tool(tmp_path, text) if text else str(tmp_path / "none")
-    done = shell(ssh.cancel_line(path, "a/b"))
+    done = shell(login_lines.cancel_line(path, "a/b"))
     assert done.returncode == 0
-    assert ssh.NOT_CANCELLED in done.stderr.decode()
+    assert login_lines.NOT_CANCELLED in done.stderr.decode()

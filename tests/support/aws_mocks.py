@@ -10,7 +10,8 @@ from pulumi.runtime import mocks
 
 from infra.aws import policies
 from infra.aws.network import Zones
-from node.design.model import Access, AwsPartition, ClusterDesign, Host, Mount, Network, Partition
+from node.design.model import Access, AwsPartition, ClusterDesign, Host, Network, Partition
+from node.design.storage import Mount
 from tests.support.recorder import Recorder, run
 
 ACCOUNT = "123456789012"

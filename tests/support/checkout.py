@@ -189,13 +189,13 @@ class Checkout:
 
     @staticmethod
     def _asked_here(settings: Path) -> str:
-        from node import command_line
+        from node import cluster_status
         from node.design.folders import Folders
         from node.design.published import read_settings
 
         try:
-            return json.dumps(command_line.status(Folders(read_settings(settings))))
-        except command_line.SilentError as error:
+            return json.dumps(cluster_status.status(Folders(read_settings(settings))))
+        except cluster_status.SilentError as error:
             raise AssertionError(f"status: {error}") from None
 
     def chaos(self, *words: str) -> None:

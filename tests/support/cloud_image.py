@@ -31,7 +31,8 @@ from pathlib import Path
 from infra.program import locations
 from localcloud import images
 from node.bootstrap.vm import packages
-from node.design.model import ClusterDesign, Host, Mount
+from node.design.model import ClusterDesign, Host
+from node.design.storage import Mount
 from node.elastic.programs import CLIENT
 from node.system import subprocesses
 from tests.support.containers import base_image

@@ -28,10 +28,10 @@ from typing import Any
 import google.auth
 import pytest
 
-from localcloud import cgroups, nspawn, volumes
+from localcloud import boot_files, cgroups, nspawn, volumes
+from localcloud.container_machine import Bind
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX
-from localcloud.nspawn import Bind
 from node.system import subprocesses
 from node.system.processes import end_all, having
 from tests.support.apart import Mounts, listener
@@ -297,7 +297,7 @@ class Land:
             datasources=[self._datasource], binds=binds, files=self._files(instance), identity=identity,
         )  # fmt: skip
         self.cards[instance.id] = booted.run(
-            "cat", f"/sys/class/net/{nspawn.INTERFACE}/address"
+            "cat", f"/sys/class/net/{boot_files.INTERFACE}/address"
         ).output.strip()
         draft = self.path / instance.id
         draft.write_text(f"{self.cards[instance.id]},{instance.address}\n")

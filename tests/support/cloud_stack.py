@@ -10,17 +10,8 @@ from typing import Any, Protocol
 from infra import bundle
 from infra.design import MOUNT_OPTIONS
 from localcloud import cgroups
-from node.design.model import (
-    STATE,
-    ClusterDesign,
-    Hook,
-    Host,
-    Mount,
-    Partition,
-    Settings,
-    Site,
-    SlurmSettings,
-)
+from node.design.model import STATE, ClusterDesign, Hook, Host, Partition, Settings, Site, SlurmSettings
+from node.design.storage import Mount
 from tests.support.checkout import CODE, ROOT, until
 from tests.support.cloud_land import ADDRESSES, CGROUPS, CONTROLLER, Land
 

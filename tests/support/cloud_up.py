@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from infra.program.stack import Stack
-from node.design.model import Access, ClusterDesign, Mount, Partition
-from operations.clouds import commands
+from node.design.model import Access, ClusterDesign, Partition
+from node.design.storage import Mount
+from operations.clouds import termination
 from tests.support.doubles import design
 from tests.support.fake_cloud import PLACE, FakeCloud, FakeProvider, head
 
@@ -67,4 +68,4 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     NOWHERE.project.mkdir()
-    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(termination, "TERMINATION_POLL_SECONDS", 0.0)

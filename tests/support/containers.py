@@ -27,12 +27,12 @@ from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program import locations
 from localcloud import cgroups, images, nspawn
+from localcloud.container_machine import Machine, NetworkInterface
 from localcloud.machines import CLUSTER_VARIABLE, pids_of_cluster
 from localcloud.network import BRIDGE, GATEWAY, PREFIX, Network
-from localcloud.nspawn import Machine, NetworkInterface
 from node.system import subprocesses
 from node.system.processes import ProcessId, end_all
-from operations.local import containers
+from operations.local import container_images
 from tests.support.checkout import until
 
 PROGRAMS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap"}
@@ -74,7 +74,7 @@ def cluster_image(stack_file: str) -> None:
         file.write_text(textwrap.dedent(stack_file))
         cluster_design = design(load_file(file), catalog())
     try:
-        containers.ensure_image(cluster_design, lambda text: print(text, file=sys.stderr))
+        container_images.ensure_image(cluster_design, lambda text: print(text, file=sys.stderr))
     except UserError as error:
         pytest.skip(str(error))
 

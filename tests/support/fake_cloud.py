@@ -27,7 +27,8 @@ from infra.program.launcher import Run
 from infra.ssh import Target
 from node.design.model import Access, ClusterDesign, Settings, Site
 from operations import openssh
-from operations.clouds.cloud import Cloud, KeptStorage, Machine
+from operations.clouds.cloud import Cloud, Machine
+from operations.clouds.kept import KeptStorage
 from tests.support.job_lines import inner, told
 
 BUCKET = "bucket-1"

@@ -8,7 +8,9 @@ from typing import Any
 
 from pulumi.runtime import mocks
 
-from node.design.model import Accelerator, Access, ClusterDesign, Host, Mount, Network, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Access, ClusterDesign, Host, Network, Partition
+from node.design.storage import Mount
 from tests.support.recorder import Recorder, run
 
 PROJECT = "acme-ml"

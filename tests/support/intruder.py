@@ -99,7 +99,9 @@ def aws(tries: Tries, secret: dict[str, str]) -> str | None:
     place = f"{METADATA}/latest/meta-data/iam/security-credentials/"
     role = ask(place, {"X-aws-ec2-metadata-token": token}).decode()
     given = json.loads(ask(place + role, {"X-aws-ec2-metadata-token": token}))
-    from node.aws.services import Bucket, Credentials, Secret, Service
+    from node.aws.api import Service
+    from node.aws.services import Bucket, Secret
+    from node.aws.signatures import Credentials
 
     known = Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["Token"], 4e9)
     region = secret["region"]

@@ -10,7 +10,7 @@ import pytest
 
 from localcloud import volumes
 from localcloud.containers import leftovers
-from operations.local import containers
+from operations.local import container_images
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout
 from tests.support.containers import cluster_image
@@ -28,7 +28,9 @@ def up(tmp_path_factory: pytest.TempPathFactory, stack: str) -> Iterator[Checkou
     checkout = Checkout(tmp_path_factory.mktemp("kept") / "a checkout", stack)
     checkout.env["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks").mkdir()
-    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(containers.image_folder())
+    (Path(checkout.env["XDG_CACHE_HOME"]) / "slurm-stacks" / "images").symlink_to(
+        container_images.image_folder()
+    )
     try:
         checkout.cluster("up", check=True)
         yield checkout

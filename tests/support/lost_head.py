@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from localcloud import nspawn, volumes
+from localcloud import boot_files, nspawn, volumes
 from localcloud.containers import BootPlan, ContainerRuntime, disk_folder, state_image
 from localcloud.machines import CONTROLLER, Boot
 from node.system.processes import ProcessId
@@ -126,7 +126,7 @@ def come_back(run: RunDirectory, old: dict[str, Any]) -> None:
     runtime.thaw(boot, process)
     units = ("systemd-networkd.socket", "systemd-networkd.service")
     assert execute(old, "systemctl", "mask", "--runtime", "--now", *units)
-    assert execute(old, "ip", "address", "flush", "dev", nspawn.INTERFACE)
+    assert execute(old, "ip", "address", "flush", "dev", boot_files.INTERFACE)
     runtime.join(boot, process)
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.bootstrap.context import Context
-from node.bootstrap.vm import machine_names
-from node.bootstrap.vm import machine_names as step
+from node.bootstrap.vm import name_server, resolver
 from node.design import names
 from node.design.folders import Folders
 from node.design.model import Settings
@@ -53,8 +52,8 @@ PYTHON = "/usr/bin/python3"
 
 def need_named_machines() -> None:
     net_machines.need_net_machines()
-    if not Path(machine_names.PROGRAM).exists():
-        pytest.skip(f"{machine_names.PACKAGE} is not installed")
+    if not Path(name_server.PROGRAM).exists():
+        pytest.skip(f"{name_server.PACKAGE} is not installed")
 
 
 class NamedMachines:
@@ -79,7 +78,7 @@ class NamedMachines:
         self.log = self._folder / "names.log"
         shared = Path(str(names.folder(self._context.folders)))
         shared.mkdir(parents=True)
-        (shared / machine_names.STATIC).write_text(names.lines(HOSTS, self.domain))
+        (shared / name_server.STATIC).write_text(names.lines(HOSTS, self.domain))
         self._names = DnsHosts(self.slurm.nodes, shared, self.domain, self.served, 3600.0)
 
     @property
@@ -89,7 +88,7 @@ class NamedMachines:
     def serve(self) -> None:
         """Start the name server with the product's own options, and the cloud's resolver."""
         (Path(str(self._context.folders.run))).mkdir(parents=True, exist_ok=True)
-        own = [machine_names.PROGRAM, *machine_names.name_server_options(self._context)]
+        own = [name_server.PROGRAM, *name_server.name_server_options(self._context)]
         self.server = self.net.daemon("controller", own, self.log)
         until(lambda: self.served(f"controller.{self.domain}") == CONTROLLER, 60, "the name server")
 
@@ -105,7 +104,7 @@ class NamedMachines:
         ]
         place = [f"--listen-address={CLOUD}", "--bind-interfaces", f"--pid-file={self._folder}/cloud.pid"]
         log = self._folder / "cloud.log"
-        self.net.daemon("", [machine_names.PROGRAM, *options, *place, *records], log)
+        self.net.daemon("", [name_server.PROGRAM, *options, *place, *records], log)
         name, address = next(iter(known.items()))
         until(lambda: self.served(f"{name}.example.org", CLOUD) == address, 60, "the cloud's resolver")
 
@@ -170,6 +169,6 @@ class NamedMachines:
             (root / "etc" / "resolv.conf").write_text(f"nameserver {CLOUD}\nsearch example.org\n")
         with self._patch.context() as patch:
             whole_boot.name_is_noted(patch, host)
-            patch.setattr(step, "address_towards", lambda _other: address)
-            step.configure(context)
+            patch.setattr(resolver, "address_towards", lambda _other: address)
+            resolver.configure(context)
         self.net.start(host, address)

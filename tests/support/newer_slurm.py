@@ -14,12 +14,12 @@ from pathlib import Path
 
 from infra.errors import UserError
 from localcloud import cgroups, nspawn
-from localcloud.containers import interpreter_binds
-from localcloud.nspawn import Bind, Machine
+from localcloud.container_machine import Bind, Machine
+from localcloud.interpreters import interpreter_binds
 from node.design.model import ClusterDesign, Image
 from node.slurm import version
 from node.system.processes import ProcessId
-from operations.local import containers
+from operations.local import container_images
 from tests.support.checkout import ROOT
 from tests.support.containers import why_not
 from tests.support.doubles import design
@@ -51,7 +51,7 @@ def layers(say: Callable[[str], None]) -> list[Path]:
     if done.returncode == 0 and (release := version.parse(done.stdout)) >= RELEASE:
         raise Unavailable(f"this machine's own Slurm is {version.spell(release)}: every test runs on it")
     try:
-        return containers.ensure_image(stack(), say)
+        return container_images.ensure_image(stack(), say)
     except UserError as error:
         raise Unavailable(str(error)) from error
 

@@ -9,9 +9,11 @@ from typing import Any
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
+from node.design.accelerators import Accelerator
 from node.design.folders import Folders
-from node.design.model import Accelerator, AwsPartition, Mount, Partition
+from node.design.model import AwsPartition, Partition
 from node.design.sites import AwsSite, GcpSite, MountSource
+from node.design.storage import Mount
 from tests.support.doubles import HEAD, FakeServices, design, settings
 from tests.support.fake_metadata import SECRET
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.benchmark import Workload
-from operations import ssh
+from operations import login_lines
 from tests.support.drivers import Driver
 from tests.support.login_machine import LoginMachine
 
@@ -100,4 +100,4 @@ def check_gone(driver: Driver, machine: LoginMachine) -> None:
     machine.sshd.stop()
     destroyed = succeeded(driver.destroy())
     assert destroyed.operations["b-job"] == "deleted"
-    assert ssh.NOT_CANCELLED not in destroyed.text, "who tries says so"
+    assert login_lines.NOT_CANCELLED not in destroyed.text, "who tries says so"

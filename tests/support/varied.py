@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from infra.config import changes
 from infra.effects import Kind
-from node.design.model import Accelerator, Gp3, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import Partition
+from node.design.storage import Gp3
 from node.slurm.hardware import Hardware
 
 VALUES: dict[str, Any] = {

@@ -18,7 +18,7 @@ from node.bootstrap import key_server, machine_steps
 from node.bootstrap.context import Context, Step
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.steps import STEPS
-from node.bootstrap.vm import disks, machine, machine_names, mounts, users
+from node.bootstrap.vm import disks, host_keys, machine, mounts, resolver
 from node.system.codec import to_json
 
 ME = pwd.getpwuid(os.getuid())
@@ -38,7 +38,7 @@ def name_is_noted(monkeypatch: pytest.MonkeyPatch, first: str) -> list[str]:
     monkeypatch.setattr(socket, "sethostname", given.append)
     monkeypatch.setattr(socket, "gethostname", lambda: given[-1] if given else first)
     # Otherwise the address would be that of this host's routes.
-    monkeypatch.setattr(machine_names, "address_towards", lambda _other: "10.0.1.17")
+    monkeypatch.setattr(resolver, "address_towards", lambda _other: "10.0.1.17")
     return given
 
 
@@ -46,7 +46,7 @@ def users_are_me(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the machine, also root, is the user who runs the test. Nobody can log in."""
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: ME)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(users, "SSHD", Path("/nonexistent/sshd"))
+    monkeypatch.setattr(host_keys, "SSHD", Path("/nonexistent/sshd"))
 
 
 def keys_come_from(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

@@ -2,18 +2,22 @@
 
 import os
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.hostile import HOSTILE
-from workload.script import render
+from workload.script import Job, Training, render
 
 
 def script(**changes: Any) -> str:
     values: dict[str, Any] = {"partition": "debug", "nodes": 4, "python": "/apps/py", "code": "/home/bench/x"}
-    return render(**(values | changes))
+    names = {field.name for field in fields(Job)}
+    of_job = {name: value for name, value in changes.items() if name in names}
+    options = {name: value for name, value in changes.items() if name not in names}
+    return render(Job(**(values | of_job)), Training(**options))
 
 
 def directives(text: str) -> list[str]:

@@ -9,7 +9,8 @@ from cli.changes.table import Change, Rules, text
 from infra import addresses
 from infra.config import changes
 from infra.effects import Kind
-from node.design.model import ClusterDesign, Mount, Partition
+from node.design.model import ClusterDesign, Partition
+from node.design.storage import Mount
 
 _ZONE = "a disk cannot leave its zone; unless the head stays in it"
 _GROUPS = "its security groups are of the old network"

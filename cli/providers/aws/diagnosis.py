@@ -14,14 +14,14 @@ from typing import Any
 from cli.findings import Check, Finding, warns
 from cli.providers.aws import existing
 from cli.providers.clouds import diagnosis
-from cli.providers.clouds.diagnosis import QUOTAS
+from cli.providers.clouds.quotas import QUOTAS
 from infra.clouds.commands import ClusterRef
 from infra.config import placeholders, provider_settings
 from infra.errors import UserError
 from node.design.model import Access, ClusterDesign
 from operations import pages
 from operations.aws import account
-from operations.clouds import ssh_access
+from operations.clouds import own_keys
 
 
 def checks(design: ClusterDesign | None) -> list[Check]:
@@ -66,7 +66,7 @@ def pair(design: ClusterDesign) -> Iterable[Finding]:
     """Check the EC2 key pair, if the stack file names one."""
     name, region = design.access.key, str(design.region)
     if name is not None and not placeholders.is_placeholder(name):
-        keys = ssh_access.agent_keys()
+        keys = own_keys.agent_keys()
         options = provider_settings.shell_options(design.provider_settings)
         look = functools.partial(existing.key_pair, name=name, region=region, offered=keys, options=options)
         yield from _asked(design, existing.KEY, lambda client: [look(client("ec2"))])

@@ -12,7 +12,8 @@ from typing import Any
 from cli.findings import Finding, fine, stops, warns
 from infra.aws.tags import CLUSTER
 from infra.config import placeholders
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 from node.elastic.drivers.ec2.errors import code_of
 from operations.aws.account import explained
 

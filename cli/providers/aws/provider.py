@@ -35,11 +35,11 @@ class OnAws(CloudProvider, ExplainsFailures):
         return AwsCloud(place)
 
     def explain(self, design: ClusterDesign, since: float) -> str | None:
-        from operations.aws import cloud
+        from operations.aws import image_builds
         from operations.aws.cloud import AwsCloud
 
         with contextlib.suppress(UserError):  # the failure itself is what the user has to see
-            return cloud.build_failure(AwsCloud(ClusterRef.of(design)), design, since)
+            return image_builds.build_failure(AwsCloud(ClusterRef.of(design)), design, since)
         return None
 
     def describe(self, place: ClusterRef, types: Sequence[str]) -> Described:

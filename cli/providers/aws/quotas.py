@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cli.findings import Finding
-from cli.providers.clouds.diagnosis import Quota, Wanted
-from cli.providers.clouds.diagnosis import quota_findings as compare
+from cli.providers.clouds.quotas import Quota, Wanted
+from cli.providers.clouds.quotas import quota_findings as compare
 from infra.aws.tags import CLUSTER
 from infra.config.provider_settings import shell_options
 from infra.instance_types.catalog import catalog

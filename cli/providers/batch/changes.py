@@ -18,11 +18,14 @@ from infra.aws.batch import access
 from infra.aws.tags import CLUSTER, STACK
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
-from node.design.model import Batch, ClusterDesign, Mount
+from node.design.batch import Batch
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 from node.system import plurals
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
-from operations.aws.batch.service import GONE, Client
+from operations.aws.batch.service import Client
+from operations.aws.batch.settling import GONE
 
 # The names that a stack file gives in AWS Batch, and that something in the account may have already.
 #

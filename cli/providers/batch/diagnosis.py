@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from cli.findings import Check, Finding, fine, warns
 from cli.providers.aws import diagnosis, existing
-from cli.providers.clouds.diagnosis import QUOTAS
+from cli.providers.clouds.quotas import QUOTAS
 from infra.aws.batch import access
 from node.design.model import ClusterDesign
 from operations import pages, programs

@@ -18,7 +18,8 @@ from infra.program import locations
 from node.system import plurals
 from node.system.foreign import parse
 from operations.aws.account import explained
-from operations.aws.batch.service import BatchService, Job, settled
+from operations.aws.batch.service import BatchService, Job
+from operations.aws.batch.settling import settled
 
 # Sentences for why a job of Batch waits or failed, from what Batch says of job, queue and environment.
 

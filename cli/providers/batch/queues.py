@@ -15,7 +15,7 @@ from cli.changes.closing import Found, Holder
 from infra.aws.tags import CLUSTER
 from node.slurm.closing import Closed, Mark
 from operations.aws.account import explained
-from operations.aws.batch.service import GONE
+from operations.aws.batch.settling import GONE
 
 MARK = "slurm-stacks:closed-by"
 """The tag: command, checkout, time, user and machine, process, with spaces between them."""

@@ -18,7 +18,7 @@ from node.slurm import phases
 from operations.aws import account
 from operations.aws.account import explained
 from operations.aws.batch import shutdown
-from operations.aws.batch.service import GONE, gone, settled
+from operations.aws.batch.settling import GONE, gone, settled
 from operations.clouds import commands
 
 # Lists what is left of a stack on AWS Batch: environments, queues, definitions, repositories, options.

@@ -142,7 +142,7 @@ class CloudProvider(Provider, KeepsStorage):
                 quota, otherwise 3.
         """
         from cli.findings import Severity
-        from cli.providers.clouds.diagnosis import QUOTAS
+        from cli.providers.clouds.quotas import QUOTAS
 
         headings = {
             STORAGE: "this storage cannot be used",
@@ -182,7 +182,7 @@ class CloudProvider(Provider, KeepsStorage):
     ) -> CheckedChanges:
         from cli.changes import decision, table
         from cli.providers.clouds import heads, running
-        from operations.clouds.cloud import kept_report
+        from operations.clouds.kept import kept_report
 
         try:
             design_up = running.published(cloud)
@@ -209,12 +209,12 @@ class CloudProvider(Provider, KeepsStorage):
         return dataclasses.replace(checked, lost=lost)
 
     def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:
-        from operations.clouds import commands
+        from operations.clouds import commands, termination
 
         for place in known_clusters.made(up, outputs):
             cloud = self.cloud(place)
             # Machines first: images are what they start from.
-            commands.terminate_compute(cloud, commands.say)
+            termination.terminate_compute(cloud, commands.say)
             cloud.end_images(commands.say)
 
     def leftovers(self, up: StackUp, outputs: Outputs) -> list[str]:
@@ -230,7 +230,7 @@ class CloudProvider(Provider, KeepsStorage):
         return left
 
     def kept(self, up: StackUp, outputs: Outputs) -> list[str]:
-        from operations.clouds.cloud import kept_report
+        from operations.clouds.kept import kept_report
 
         try:
             paths = {mount.name: mount.path for mount in up.design.mounts}

@@ -24,7 +24,7 @@ from infra.config.advice import own_image, unknown_release
 from infra.errors import EXIT_REFUSED, UserError
 from node.design.model import ClusterDesign
 from node.system import plurals
-from operations.clouds import commands, ssh_access
+from operations.clouds import boots, ssh_access
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
 from operations.waiting import Sleep, attempts
 
@@ -363,4 +363,4 @@ def start_stopped(
     cloud.start(stopped)
     found = bucket(cloud)
     if found is not None and cloud.read(found, "current.json") is not None:
-        commands.Waiter(WaitRequest.of(design, found), cloud, say, sleep=sleep).facts()
+        boots.Waiter(WaitRequest.of(design, found), cloud, say, sleep=sleep).facts()

@@ -8,7 +8,8 @@ from cli.changes import table
 from cli.changes.table import Change, Rules, text
 from infra.config import changes
 from infra.effects import Kind
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 
 TABLE = changes.table("gcp")
 

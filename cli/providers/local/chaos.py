@@ -17,8 +17,8 @@ from infra.config.rules.local import pools
 from infra.design import local_cloud
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from localcloud.limits import CAPACITY
-from node.design.model import LocalCloud
+from localcloud.behaviour import CAPACITY
+from node.design.local_cloud import CloudBehaviour
 from node.slurm.hostlist import fold
 from node.system import rpc
 from node.system.codec import to_json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from infra.config import StackConfig
 
 CALL_SECONDS = 30.0
-KEYS = tuple(to_json(LocalCloud()))
+KEYS = tuple(to_json(CloudBehaviour()))
 
 SENTENCES = {
     "kill": "{node} is dead: its machine has lost its power",
@@ -111,7 +111,7 @@ def act(stack: Stack, config: StackConfig, action: str, node: str, notice: float
     """Inject a fault into a node's machine.
 
     Args:
-        action: one of `localcloud.cloud.ACTIONS`.
+        action: one of `localcloud.fault_injection.ACTIONS`.
         notice: Only for `preempt`: seconds until the machine ends.
 
     Returns:

@@ -26,7 +26,7 @@ from infra.program.stack import Stack
 from localcloud import addresses
 from node.design.model import APPS, CONTAINER, BenchmarkDesign, ClusterDesign, Settings
 from operations.access import Command, Files, Inside, Outputs, StackUp
-from operations.local import agent, machine_access, names, run_directory, system_packages
+from operations.local import agent, loopback, machine_access, namespaces, system_packages
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class LocalProvider(
         from cli.providers.local import clusters
 
         if design.isolation == CONTAINER:
-            from operations.local import containers
+            from operations.local import container_images, containers
 
             if os.geteuid() == 0:
                 system_packages.ensure_for(system_packages.CONTAINERS, say)
             containers.check_support(design.isolation)
-            containers.ensure_image(design, say)
+            container_images.ensure_image(design, say)
         else:
-            run_directory.check_loopback()
+            loopback.check_loopback()
             system_packages.ensure(say, accounting=design.slurm.accounting)
             system_packages.add_pmix(say)
         for text in clusters.gone_messages():
@@ -109,12 +109,14 @@ class LocalProvider(
         return published_settings.settings(up)
 
     def make_environment(self, stack: Stack, requirements: Path) -> str:
-        from operations.local import benchmark
+        from operations.local import environment_builds
 
         run = _standing(StackUp(stack, "local"))
         uv = Path(sys.executable).with_name("uv")
         folder = (run.apps / "envs").resolve()
-        environment = benchmark.build_own_environment(requirements.parent, requirements.name, folder, uv)
+        environment = environment_builds.build_own_environment(
+            requirements.parent, requirements.name, folder, uv
+        )
         return f"{APPS if run.containers else run.apps}/envs/{environment.name}"
 
     def diagnose(
@@ -186,7 +188,7 @@ class LocalProvider(
         # Elsewhere a local cluster can only be planned.
         if design.isolation == CONTAINER or sys.platform != "linux":
             return []
-        problem = names.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
+        problem = namespaces.unsupported_reason(addresses.planned_block(locations.run_dir(stack)))
         return [] if problem is None else [problem]
 
     def leftovers(self, up: StackUp, outputs: Outputs) -> list[str]:

@@ -15,7 +15,7 @@ from infra import bundle
 from infra.errors import EXIT_REFUSED, UserError
 from infra.ssh import Target
 from localcloud.nspawn import enter
-from node.bootstrap.vm.users import PORT
+from node.bootstrap.vm.host_keys import PORT
 from node.system.subprocesses import SEARCH
 from operations import pages, programs
 from operations.access import StackUp

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from node.design.model import Batch, ClusterDesign
+from node.design.batch import Batch
+from node.design.model import ClusterDesign
 
 OPERATIONS = "operations.aws.batch"
 """The module that the stack's commands run."""

@@ -21,7 +21,8 @@ from infra.aws.launch_templates import METADATA, interfaces, root_device
 from infra.aws.network import AwsNetwork
 from infra.aws.tags import tags
 from infra.clouds.cluster import behind
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 
 STOCK_ROOT = "/dev/xvda"
 """The name of the root disk in the images of Amazon Linux, which Batch's own are."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.aws.batch import access
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
+from node.design.storage import Mount
 
 State = dict[str, Any]
 SDK = "arn:{partition}:states:::aws-sdk:{service}:{action}"

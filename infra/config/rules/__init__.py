@@ -11,20 +11,17 @@ from pathlib import Path
 from infra.config.cluster import ClusterConfig, PartitionConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake
+from infra.config.rules.amazon import check_amazon
 from infra.config.rules.backup import check_backup
 from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
-from infra.config.rules.clouds import check_amazon, check_google
 from infra.config.rules.context import CLUSTER, CloudLocation, Context
+from infra.config.rules.google import check_google
+from infra.config.rules.images import check_image, check_own_image
+from infra.config.rules.instance_types import check_instance_types
 from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
-from infra.config.rules.partitions import (
-    check_image,
-    check_instance_types,
-    check_own_image,
-    check_partitions,
-    check_topology,
-)
+from infra.config.rules.partitions import check_partitions
 from infra.config.rules.platform import check_platform
 from infra.config.rules.software import (
     check_containers,
@@ -33,7 +30,9 @@ from infra.config.rules.software import (
     check_hooks,
     check_slurm_origin,
 )
-from infra.config.rules.storage import check_storage, check_writable_sources
+from infra.config.rules.storage import check_storage
+from infra.config.rules.topology import check_topology
+from infra.config.rules.writable_sources import check_writable_sources
 from infra.instance_types.catalog import Catalog
 
 __all__ = ["CloudLocation", "check"]

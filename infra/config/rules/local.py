@@ -11,7 +11,6 @@ from node.slurm.port_blocks import BLOCK
 
 # The most ports of slurmds on this machine, in blocks for each partition (operations.local.run_directory).
 MOST_LOCAL_PORTS = 15_700
-"""The most bytes in the name of an object in Cloud Storage."""
 
 
 def check_local(c: Context) -> None:

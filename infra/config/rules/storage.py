@@ -1,15 +1,14 @@
-"""Rules of storage: settings and sizes of each kind, mount paths, what `down` keeps, who may write."""
+"""Rules of storage: settings and sizes of each kind, mount paths, and the speed of disks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from urllib.parse import unquote, urlsplit
 
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location
 from infra.config.placeholders import is_placeholder
 from infra.config.rules.context import CLUSTER, MISSING, Context
+from infra.config.rules.existing_storage import check_end, check_existing
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import InstanceType
 from node.design.model import STATE
@@ -390,170 +389,6 @@ IOPS_PER_GIB, IOPS_PER_MIBS = 500, 4
 """The ratios of gp3: IOPS for each GiB and for each MiB/s (EBS user guide, "General Purpose SSD volumes")."""
 INCLUDED_IOPS = 3000
 """What every gp3 volume has."""
-EXPORT = r"(?P<server>[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):(?P<folder>/[^\s,:]*)"
-PROJECT_PATH = r"projects/[a-z0-9.:-]+"
-GOOGLE_NAME = r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
-EXISTING: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("aws", "nfs"): (rf"vol-[0-9a-f]{{8,17}}|{EXPORT}", "a volume, vol-…, or an NFS export, server:/path"),
-    ("aws", "efs"): (r"fs-[0-9a-f]{8,17}", "the id of a file system, fs-…"),
-    ("aws", "fsx_lustre"): (r"fs-[0-9a-f]{8,17}", "the id of a file system, fs-…"),
-    ("gcp", "nfs"): (
-        rf"{GOOGLE_NAME}|{EXPORT}",
-        "the name of a persistent disk in gcp:zone, or an NFS export, server:/path",
-    ),
-    ("gcp", "filestore"): (
-        rf"({PROJECT_PATH}/locations/[a-z0-9-]+/instances/)?{GOOGLE_NAME}",
-        "an instance's name in gcp:zone, or projects/…/locations/…/instances/…",
-    ),
-}
-"""Provider and kind -> the form of an existing one, and that form in words."""
-RESTORED: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("aws", "nfs"): (r"snap-[0-9a-f]{8,17}", "the id of an EBS snapshot, snap-…"),
-    ("aws", "fsx_lustre"): (r"backup-[0-9a-f]{8,17}", "the id of an FSx backup, backup-…"),
-    ("gcp", "nfs"): (GOOGLE_NAME, "the name of a snapshot of the project"),
-}
-NO_SNAPSHOT = {
-    "efs": "EFS has no snapshots: a copy is made by AWS Backup, whose vault and plan are yours",
-    "filestore": "Filestore's backups are resources of their own, which Google makes of a running instance: "
-    "make one with `gcloud filestore backups create`",
-}
-"""Kind -> why `down` makes no snapshot of it."""
-OWN_NETWORK = {
-    "fsx_lustre": ("aws", "its network interfaces are in the network, which could then not be deleted"),
-    "filestore": ("gcp", "an instance belongs to its network, which could then not be deleted"),
-}
-"""Kind -> the key of the existing network that it needs in order to outlive the cluster, and why."""
-
-
-def check_existing(c: Context, part: SharedStorage, at: Location) -> None:
-    """Check a file system or a disk that is there already: everything else about it is its owner's."""
-    form, words = EXISTING[c.provider, part.kind]
-    where, existing = (*at, "existing"), str(part.existing)
-    if not re.fullmatch(form, existing):
-        c.add("existing.form", where, existing, words)
-    for key in sorted(part.model_fields_set - {"kind", "path", "existing", "security_group"}):
-        if (value := getattr(part, key)) not in (None, False):
-            shown = value.model_dump(exclude_none=True) if isinstance(value, Gp3Config) else value
-            c.add(
-                "existing.other-keys",
-                (*at, key),
-                shown,
-                "nothing beside existing",
-                f"its owner decides that: remove {key}",
-            )
-    network = c.cluster.network
-    service = part.kind in ("efs", "fsx_lustre")
-    if part.security_group is not None and not service:
-        c.add(
-            "security-group.kind",
-            (*at, "security_group"),
-            part.security_group,
-            "with efs and fsx_lustre only",
-            "remove it",
-        )
-    elif service and part.security_group is not None and network.aws is None:
-        c.add(
-            "security-group.network",
-            (*at, "security_group"),
-            part.security_group,
-            "a group in the VPC that network.aws names",
-            "write network: {aws: …}, the VPC of the file system",
-        )
-    elif part.kind == "fsx_lustre" and part.security_group is None:
-        c.add(
-            "security-group.missing",
-            (*at, "security_group"),
-            MISSING,
-            "the security group of the file system, sg-…, in the VPC that network.aws names",
-            f"`aws fsx describe-file-systems --file-system-ids {existing}` shows its interfaces",
-        )
-    if part.kind == "filestore" and network.gcp is None:
-        c.add(
-            "existing.filestore-network",
-            where,
-            existing,
-            "an instance in the network that network.gcp names",
-            "write network: {gcp: …}",
-        )
-
-
-def check_end(c: Context, part: SharedStorage, at: Location) -> None:
-    """Check what becomes of a disk or a file system of the cluster's own when the cluster is destroyed."""
-    if part.security_group is not None:
-        c.add(
-            "security-group.needs-existing",
-            (*at, "security_group"),
-            part.security_group,
-            "with existing only",
-            "remove it",
-        )
-    if part.keep and part.kind in OWN_NETWORK:
-        key, why = OWN_NETWORK[part.kind]
-        if getattr(c.cluster.network, key) is None:
-            c.add(
-                "keep.needs-network",
-                (*at, "keep"),
-                True,
-                f"with an existing network, network: {{{key}: …}}",
-                why,
-            )
-    if part.snapshot:
-        _snapshot(c, part, at)
-    if part.restore is not None:
-        _restore(c, part, at)
-
-
-def _snapshot(c: Context, part: SharedStorage, at: Location) -> None:
-    where = (*at, "snapshot")
-    if part.keep:
-        c.add(
-            "snapshot.with-keep",
-            where,
-            True,
-            "keep or snapshot, not both",
-            "what is kept needs no snapshot: remove one",
-        )
-    elif part.kind in NO_SNAPSHOT:
-        c.add(
-            "snapshot.kind",
-            where,
-            True,
-            f"nothing with kind {part.kind}",
-            f"{NO_SNAPSHOT[part.kind]}; or write keep: true",
-        )
-    elif part.kind == "fsx_lustre":
-        _backup(c, part, where, True)
-
-
-def _restore(c: Context, part: SharedStorage, at: Location) -> None:
-    where = (*at, "restore")
-    if (found := RESTORED.get((c.provider, part.kind))) is None:
-        c.add("restore.kind", where, part.restore, f"nothing with kind {part.kind}", NO_SNAPSHOT[part.kind])
-    elif not re.fullmatch(found[0], str(part.restore)):
-        c.add("restore.form", where, part.restore, found[1])
-    elif part.kind == "fsx_lustre":
-        _backup(c, part, where, part.restore)
-
-
-def _backup(c: Context, part: SharedStorage, where: Location, value: object) -> None:
-    """Check that FSx backs it up: persistent, and not linked to S3 (FSx API, CreateBackup)."""
-    if not part.lustre_deployment().startswith("PERSISTENT"):
-        allowed = "with deployment PERSISTENT_1 or PERSISTENT_2"
-        c.add(
-            "backup.not-persistent",
-            where,
-            value,
-            allowed,
-            f"FSx has no backups of {part.lustre_deployment()}",
-        )
-    elif part.s3_import or part.s3_export:
-        c.add(
-            "backup.linked",
-            where,
-            value,
-            "without s3_import and s3_export",
-            "FSx has no backups of what is linked to S3",
-        )
 
 
 def check_performance(c: Context) -> None:
@@ -603,67 +438,3 @@ def _gp3_ratios(c: Context, gp3: Gp3Config, size: int, at: Location) -> None:
             allowed,
             f"take iops: {gp3.throughput_mibs * IOPS_PER_MIBS}",
         )
-
-
-Place = tuple[str, str]
-"""The name of a bucket, and an object or the beginning of objects in it."""
-
-
-def check_writable_sources(c: Context) -> None:
-    """Check the hooks. Packages are known by their hash, so nobody can replace them."""
-    open_to_all = list(_open_to_all(c))
-    for index, hook in enumerate(c.cluster.hooks):
-        if hook.source is None or (found := _object_of(hook.source)) is None:
-            continue
-        bucket, name = found
-        for key, address, (other, beginning) in open_to_all:
-            if bucket == other and name.startswith(beginning):
-                c.add(
-                    "hook.writable-by-users",
-                    (*CLUSTER, "hooks", index, "source"),
-                    hook.source,
-                    f"a script that users cannot replace: {key} lets every user write to {address}",
-                    "it runs as root on every machine of its role: put it into another bucket, or into this "
-                    "project",
-                )
-                break
-
-
-def _open_to_all(c: Context) -> Iterator[tuple[str, str, Place]]:
-    """Yield the keys by which every user may write to a bucket, their values, and where they may write."""
-    storage = c.cluster.storage
-    for index, bucket_config in enumerate(storage.buckets):
-        if not bucket_config.read_only:
-            bucket, name = _parts(bucket_config.bucket)
-            # Cloud Storage FUSE may write to the whole bucket: a folder cannot limit its grant.
-            beginning = f"{name}/" if name and c.provider == "aws" else ""
-            yield f"storage.buckets[{index}]", bucket_config.bucket, (bucket, beginning)
-    for key in ("home", "apps", "scratch"):
-        part = getattr(storage, key)
-        if isinstance(part, SharedStorage) and part.s3_export is not None:
-            # FSx writes back what users write on Lustre.
-            bucket, name = _parts(part.s3_export)
-            yield f"storage.{key}.s3_export", part.s3_export, (bucket, f"{name}/" if name else "")
-
-
-def _parts(address: str) -> Place:
-    bucket, _, name = address.partition("://")[2].partition("/")
-    return bucket, name.strip("/")
-
-
-def _object_of(source: str) -> Place | None:
-    """Return the object of a source in a bucket, also of an https address of S3 or Cloud Storage."""
-    if source.startswith(("s3://", "gs://")):
-        bucket, _, name = source.partition("://")[2].partition("/")
-        return bucket, name
-    if not source.startswith("https://"):
-        return None
-    place = urlsplit(source)
-    host, path = (place.hostname or ""), unquote(place.path).removeprefix("/")
-    for service in (".s3.", ".s3-", ".storage.googleapis.com"):
-        if service in host and host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".googleapis.com")):
-            return host.partition(service)[0], path
-    if host == "storage.googleapis.com" or host.startswith(("s3.", "s3-")):
-        bucket, _, name = path.partition("/")
-        return bucket, name
-    return None

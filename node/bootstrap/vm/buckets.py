@@ -11,8 +11,8 @@ import os
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, disks
-from node.design.model import Mount
+from node.bootstrap.vm import apt, apt_repositories, disks
+from node.design.storage import Mount
 from node.system import files
 from node.system.cloud_api import ServiceError
 
@@ -51,7 +51,7 @@ def install(context: Context) -> list[str]:
             installed.append(f"mount-s3 {VERSION}")
     if "gcs" in kinds and apt.missing(context, [GCSFUSE]):
         source = f"{REPOSITORY} gcsfuse-{apt.suite(context)} main"
-        apt.add_repository(context, GCSFUSE, KEY_URL, source)
+        apt_repositories.add_repository(context, GCSFUSE, KEY_URL, source)
         installed += apt.install(context, [GCSFUSE])
     return installed
 

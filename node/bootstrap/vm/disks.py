@@ -13,7 +13,7 @@ from pathlib import Path
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import clouds
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import files, foreign
 from node.system.waiting import wait_until
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from node.bootstrap.vm import buckets, drivers, packages, slurm_packages
-from node.design.model import BUCKETS, ClusterDesign, Partition
+from node.bootstrap.vm import buckets, drivers, nvidia_gpus, packages, slurm_packages
+from node.design.model import ClusterDesign, Partition
+from node.design.storage import BUCKETS
 
 ROLE = "image"
 """The role of a machine that becomes an image."""
@@ -89,8 +90,8 @@ def _drivers(partition: Partition) -> list[str]:
     accelerator = partition.accelerator
     words = []
     if accelerator is not None and drivers.has_nvidia(accelerator):
-        words.append("nvidia-closed" if drivers.closed(accelerator) else "nvidia-open")
-        words += ["switched"] if drivers.switched(accelerator) else []
+        words.append("nvidia-closed" if nvidia_gpus.closed(accelerator) else "nvidia-open")
+        words += ["switched"] if nvidia_gpus.switched(accelerator) else []
     if accelerator is not None and drivers.has_neuron(accelerator):
         words.append("neuron")
     return words + (["efa"] if partition.aws.efa else [])

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import disks, state_guard, users
-from node.design.model import Mount
+from node.bootstrap.vm import disks, host_keys, state_guard, users
+from node.design.storage import Mount
 from node.system import accounts, files, plurals
 from node.system.waiting import wait_at_most
 
@@ -196,12 +196,12 @@ def _host_keys(context: Context, mount: Mount) -> None:
     """Give this machine the host keys on the disk, so that users' known_hosts fit a new controller."""
     ssh_folder, kept = context.at("etc/ssh"), context.at(mount.path.lstrip("/")) / "ssh"
     if not kept.exists():
-        users.host_keys(context)
+        host_keys.host_keys(context)
         draft = files.folder(kept.with_name(".ssh.new"), 0o700)
         for key in ssh_folder.glob(KEYS):
             shutil.copy2(key, draft / key.name)
         _publish(context, draft, kept)
-        context.report.content["host_keys"] = users.host_keys(context)
+        context.report.content["host_keys"] = host_keys.host_keys(context)
     else:
         adopt_host_keys(context, kept, mount.path)
 
@@ -217,7 +217,7 @@ def adopt_host_keys(context: Context, folder: Path, name: str) -> None:
         _replace_keys(folder, ssh_folder)
         context.run("systemctl", "try-reload-or-restart", "ssh.service", allow=range(256))
         context.report.content["facts"]["host keys"] = f"{plurals.count(len(changed), 'file')} from {name}"
-    context.report.content["host_keys"] = users.host_keys(context)
+    context.report.content["host_keys"] = host_keys.host_keys(context)
 
 
 def restore_host_keys(context: Context, folder: Path, name: str) -> None:

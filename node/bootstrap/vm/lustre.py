@@ -11,7 +11,7 @@ import platform
 import re
 
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt
+from node.bootstrap.vm import apt, apt_repositories
 from node.system import files
 
 KEY_URL = "https://fsx-lustre-client-repo-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc"
@@ -61,7 +61,7 @@ def _install(context: Context, *, fresh: bool) -> tuple[str | None, list[str]]:
         loaded = False
     if loaded and context.at(HELPER).exists():
         return None, []
-    apt.add_repository(context, "fsx-lustre", KEY_URL, REPOSITORY)
+    apt_repositories.add_repository(context, "fsx-lustre", KEY_URL, REPOSITORY)
     apt.update(context)
     if loaded:
         return None, apt.install(context, [UTILITIES], fresh=True)

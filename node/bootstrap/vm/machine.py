@@ -11,7 +11,8 @@ from pathlib import Path
 
 from node.bootstrap.command import run
 from node.bootstrap.report import file_sink
-from node.bootstrap.services import Services, SystemdServices
+from node.bootstrap.services import Services
+from node.bootstrap.systemd_services import SystemdServices
 from node.bootstrap.vm import clouds
 from node.design.folders import Folders
 from node.design.model import Settings

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import disks
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import files
 
 MOTD = "etc/motd"

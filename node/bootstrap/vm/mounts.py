@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.vm import buckets, clouds, disks
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system import files
 from node.system.waiting import pauses_for, retry
 

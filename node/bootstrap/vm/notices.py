@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from node.bootstrap import report, report_server
+from node.bootstrap import report, report_sender
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.vm import clouds
@@ -228,7 +228,7 @@ def _to_controller(settings: Settings, _node: str, text: str) -> None:
     content, address = report.brief(text), settings.site.controller_address
     for left in reversed(range(ATTEMPTS)):
         try:
-            report_server.send(address, content, seconds=REPORT_SECONDS)
+            report_sender.send(address, content, seconds=REPORT_SECONDS)
         except OSError:
             if not left:
                 raise

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from node.bootstrap.context import Context, Reboot
-from node.bootstrap.vm import apt, clouds, firewall, machine_names, mariadb, slurm_packages
-from node.design.model import BUCKETS, ClusterDesign
+from node.bootstrap.vm import (
+    apt,
+    clouds,
+    firewall,
+    mariadb,
+    name_server,
+    nfs_guard,
+    slurm_packages,
+)
+from node.design.model import ClusterDesign
+from node.design.storage import BUCKETS
 from node.slurm import container_conf
 from node.system import files
 
@@ -25,40 +36,40 @@ def wanted(context: Context) -> list[str]:
 
 def of_role(design: ClusterDesign, role: str) -> list[str]:
     """Return the packages of a role, in a stable order."""
+    return list(dict.fromkeys(name for needed, names in _needs(design, role) if needed for name in names))
+
+
+def _needs(design: ClusterDesign, role: str) -> Iterator[tuple[object, Sequence[str]]]:
+    """Yield what may need packages on a machine of a role, as (whether it is there, its packages)."""
     mounts = [mount for mount in design.mounts if role in mount.roles]
     kinds = {mount.kind for mount in mounts}
+    exports = any(mount.kind == "nfs" and mount.served_by == "controller" for mount in mounts)
+    controls, whole = role == "controller", design.isolation == "vm"
     # Nodes of AWS Batch have no Slurm.
-    names = ["chrony"]
-    if not design.batch:
-        names = ["munge", "chrony", *slurm_packages.of_distribution(design, role), *FOR_JOBS]
-    if kinds & {"nfs", "efs", "filestore"}:
-        names.append("nfs-common")
-    if role == "controller" and any(
-        mount.kind == "nfs" and mount.served_by == "controller" for mount in mounts
-    ):
-        names.append("nfs-kernel-server")
-    if "nvme" in kinds:
-        names.append("mdadm")
-    if design.containers is not None:
-        if design.containers.runtime == "oci":
-            names += container_conf.OCI_PACKAGES if role == "compute" else container_conf.OCI_TOOLS
-        else:
-            names += container_conf.ENROOT_REQUIRED
-    if role == "controller" or (design.isolation == "vm" and not design.batch):
-        names.append(firewall.PACKAGE)
-    if role == "controller":
-        names.append(machine_names.PACKAGE)
-        names += clouds.kind(design.provider).packages
-        names += ["mariadb-server"] if design.slurm.accounting else []
-        # This is for the training environment, which the local stack makes on the host. It is there without a
-        # training, too: otherwise an image would change when the benchmark is turned on or off.
-        names += ["python3-venv"] if design.isolation == "vm" and design.batch is None else []
-    if firewall.needs_nfs_guard(mounts):
-        names.append(firewall.PACKAGE)
-    logs_in = design.isolation == "vm" and design.batch is None and design.login_hosts()
-    if logs_in and logs_in[0].role == role:
-        names += FOR_USERS
-    return list(dict.fromkeys(names))
+    slurm = not design.batch
+    logs_in = design.login_hosts() if whole and slurm else ()
+    if slurm:
+        yield True, ("munge", "chrony", *slurm_packages.of_distribution(design, role), *FOR_JOBS)
+    yield True, ("chrony",)
+    yield kinds & {"nfs", "efs", "filestore"}, ("nfs-common",)
+    yield controls and exports, ("nfs-kernel-server",)
+    yield "nvme" in kinds, ("mdadm",)
+    yield design.containers, _of_containers(design, role)
+    yield controls or (whole and slurm) or nfs_guard.needs_nfs_guard(mounts), (firewall.PACKAGE,)
+    yield controls, (name_server.PACKAGE, *clouds.kind(design.provider).packages)
+    yield controls and design.slurm.accounting, ("mariadb-server",)
+    # This is for the training environment, which the local stack makes on the host. It is there without a
+    # training, too: otherwise an image would change when the benchmark is turned on or off.
+    yield controls and whole and slurm, ("python3-venv",)
+    yield logs_in and logs_in[0].role == role, FOR_USERS
+
+
+def _of_containers(design: ClusterDesign, role: str) -> Sequence[str]:
+    if design.containers is None:
+        return ()
+    if design.containers.runtime != "oci":
+        return container_conf.ENROOT_REQUIRED
+    return container_conf.OCI_PACKAGES if role == "compute" else container_conf.OCI_TOOLS
 
 
 def install(context: Context) -> str:

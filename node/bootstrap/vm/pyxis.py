@@ -7,8 +7,8 @@ from pathlib import Path
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, hashed_packages
-from node.design.model import Containers
+from node.bootstrap.vm import apt, apt_repositories, hashed_packages
+from node.design.containers import Containers
 from node.slurm import container_conf
 from node.system import files
 
@@ -55,7 +55,9 @@ def install_toolkit(context: Context) -> list[str]:
         return []
     key_url = f"{TOOLKIT_REPOSITORY}/gpgkey"
     source = f"{TOOLKIT_REPOSITORY}/stable/deb/$(ARCH) /"
-    apt.add_repository(context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT)
+    apt_repositories.add_repository(
+        context, "nvidia-container", key_url, source, fingerprint=TOOLKIT_FINGERPRINT
+    )
     apt.update(context)
     pinned = [f"{name}={TOOLKIT_VERSION}" for name in TOOLKIT_PACKAGES]
     apt.install(context, pinned, fresh=True, downgrade=True)

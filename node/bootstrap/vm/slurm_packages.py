@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt
+from node.bootstrap.vm import apt, apt_repositories
 from node.design.model import ClusterDesign, SlurmSettings
 from node.system import files
 
@@ -99,13 +99,13 @@ def _add(context: Context) -> None:
     repository = context.settings.design.slurm.repository
     assert repository is not None
     source = " ".join([repository.url, repository.suite, *repository.components])
-    apt.add_repository(context, NAME, repository.key, source, fingerprint=repository.fingerprint)
+    apt_repositories.add_repository(context, NAME, repository.key, source, fingerprint=repository.fingerprint)
     _prefer(context, f'origin "{urlsplit(repository.url).hostname}"')
 
 
 def _fill(context: Context) -> None:
     """Put the packages into the folder, and tell apt."""
-    from node.bootstrap.vm import hashed_packages, slurm_source
+    from node.bootstrap.vm import hashed_files, slurm_source
 
     settings, folder = context.settings.design.slurm, files.folder(context.at(FOLDER))
     if settings.source is not None:
@@ -113,7 +113,7 @@ def _fill(context: Context) -> None:
     for package in settings.packages:
         path = folder / f"{package.sha256[:16]}.deb"
         if not path.exists():
-            hashed_packages.download(context, package.archived(), package.sha256, path)
+            hashed_files.download(context, package.archived(), package.sha256, path)
             path.chmod(0o644)
     index = _index(context, folder).encode()
     files.write(folder / "Packages", index)

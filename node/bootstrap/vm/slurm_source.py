@@ -15,8 +15,8 @@ from pathlib import Path
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
-from node.bootstrap.vm import apt, openpgp
-from node.bootstrap.vm.openpgp import Signer
+from node.bootstrap.vm import apt, openpgp, signed_files
+from node.bootstrap.vm.signed_files import Signer
 from node.system import files, http_client
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -147,7 +147,7 @@ def _update(context: Context, source: str, keys: Path, options: tuple[str, ...])
     except CommandError as error:
         if UNKNOWN_KEY not in str(error):
             raise
-        known = [openpgp.fetch_key(signer, attempts=http_client.ATTEMPTS) for signer in SIGNERS[source]]
+        known = [signed_files.fetch_key(signer, attempts=http_client.ATTEMPTS) for signer in SIGNERS[source]]
         files.write(keys, b"".join(map(openpgp.binary, known)))
         update()
 

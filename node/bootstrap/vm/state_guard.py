@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from node.bootstrap.services import PREFIX, Service
+from node.bootstrap.services import Service
+from node.bootstrap.systemd_services import PREFIX
 from node.system import files, foreign, subprocesses
 from node.system.subprocesses import SEARCH
 

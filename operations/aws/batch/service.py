@@ -10,46 +10,11 @@ from typing import Any
 from infra.aws.batch import access
 from infra.aws.tags import log_group
 from infra.clouds.commands import ClusterRef
-from infra.errors import NotUpError, UserError
-from node.design.model import Batch, ClusterDesign
+from infra.errors import NotUpError
+from node.design.batch import Batch
+from node.design.model import ClusterDesign
 from operations.aws import account
 from operations.aws.account import explained
-from operations.waiting import wait_until
-
-# Waits until Batch has changed a queue or an environment: until then it refuses the next change.
-
-POLL_SECONDS = 5.0
-PATIENCE_SECONDS = 900.0
-GONE = ("DELETED", "INACTIVE")
-Look = Callable[[], Sequence[dict[str, Any]]]
-"""Describes the queue or the environment anew."""
-Pause = Callable[[float], None]
-
-
-def settled(look: Look, pause: Pause) -> None:
-    """Wait until no change goes on.
-
-    Raises:
-        UserError: It takes longer than `PATIENCE_SECONDS`.
-    """
-    _until(lambda: all(resource.get("status") not in ("CREATING", "UPDATING") for resource in look()), pause)
-
-
-def gone(look: Look, pause: Pause) -> None:
-    """Wait until it is deleted.
-
-    Raises:
-        UserError: It takes longer than `PATIENCE_SECONDS`.
-    """
-    _until(lambda: all(resource.get("status") in GONE for resource in look()), pause)
-
-
-def _until(true: Callable[[], bool], pause: Pause) -> None:
-    if not wait_until(true, PATIENCE_SECONDS, POLL_SECONDS, pause):
-        raise UserError(
-            "AWS Batch does not finish a change: run the command again", code="batch.change-unfinished"
-        )
-
 
 Client = Callable[[str], Any]
 """Gives a boto3 client of a service by its name."""

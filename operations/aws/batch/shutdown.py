@@ -12,7 +12,7 @@ from infra.aws.tags import CLUSTER
 from infra.errors import UserError
 from node.system import plurals
 from operations.aws.account import explained
-from operations.aws.batch import service
+from operations.aws.batch import settling
 from operations.aws.batch.service import ALIVE, Client
 from operations.waiting import attempts
 
@@ -80,13 +80,13 @@ def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> No
         return list(found["computeEnvironments"])
 
     with explained():
-        service.settled(look, pause)
+        settling.settled(look, pause)
         for resource in look():
             if resource.get("state") == "ENABLED":
                 least = resource.get("computeResources", {}).get("minvCpus")
                 more = {"computeResources": {"minvCpus": 0}} if least else {}
                 batch.update_compute_environment(computeEnvironment=environment, state="DISABLED", **more)
-        service.settled(look, pause)
+        settling.settled(look, pause)
 
 
 def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = time.sleep) -> int:

@@ -38,7 +38,7 @@ from infra.config import load_file, parse
 from infra.errors import EXIT_REFUSED, UserError
 from node.design.model import ClusterDesign
 from operations.access import StackUp
-from operations.aws.batch import __main__, shutdown
+from operations.aws.batch import container_image, shutdown
 from operations.aws.batch.service import BatchService
 from tests.support import sentences
 from tests.support.aws_account import Account
@@ -318,10 +318,10 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     request = ImageRequest(REGION, url, "1234", "layers-5678")
     monkeypatch.setenv("PATH", "/nowhere")
     with sentences.raises("docker.missing", "`docker`") as caught:
-        __main__.provide(request, ecr, print, tmp_path)
+        container_image.provide(request, ecr, print, tmp_path)
     assert caught.value.exit_code == EXIT_REFUSED
     monkeypatch.setenv("PATH", f"{docker.parent}:/usr/bin:/bin")
-    digest = __main__.provide(request, ecr, print, tmp_path)
+    digest = container_image.provide(request, ecr, print, tmp_path)
     assert digest.startswith("sha256:")
     build, login, password, push = calls.read_text().splitlines()
     assert build.startswith("build --platform linux/amd64 --file")
@@ -329,7 +329,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     assert login.split()[2:6] == ["login", "--username", "AWS", "--password-stdin"]
     assert int(password.split()[1]) > 0, "on standard input, and in no process's arguments"
     assert push.endswith(f"push {url}:1234")
-    assert __main__.provide(request, ecr, print, tmp_path) == digest
+    assert container_image.provide(request, ecr, print, tmp_path) == digest
     assert len(calls.read_text().splitlines()) == 4, "what is there is not built again"
 
     def tagged(tag: str) -> str:
@@ -341,7 +341,7 @@ def test_an_image_is_built_and_pushed_once_and_named_by_its_digest(
     kind = "application/vnd.docker.distribution.manifest.v2+json"
     other = {"mediaType": kind, "schemaVersion": 2, "layers": [{"digest": "sha256:2"}]}
     ecr.put_image(repositoryName="mnp-tensorflow", imageTag="9", imageManifest=json.dumps(other))
-    later = __main__.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
+    later = container_image.provide(ImageRequest(REGION, url, "9", "layers-5678"), ecr, print, tmp_path)
     assert later == tagged("9") != digest
     assert tagged("layers-5678") == digest, "the first image with these layers keeps it"
 

@@ -12,7 +12,9 @@ from cli.changes.jobs import Job
 from cli.changes.table import Change, refusal
 from cli.providers.aws.changes import RULES
 from infra.effects import Kind
-from node.design.model import STATE, Accelerator, ClusterDesign, Hook, Mount, Network
+from node.design.accelerators import Accelerator
+from node.design.model import STATE, ClusterDesign, Hook, Network
+from node.design.storage import Mount
 from tests.support.aws_mocks import (
     CONTROLLER,
     CPU,

@@ -18,9 +18,10 @@ from infra.aws.tags import CLUSTER
 from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
-from node.design.model import Access, AwsPartition, AwsSettings, Backup, ClusterDesign, Image, Mount, Network
+from node.design.model import Access, AwsPartition, AwsSettings, Backup, ClusterDesign, Image, Network
+from node.design.storage import Mount
 from operations.aws import account as aws_account
-from operations.clouds import ssh_access
+from operations.clouds import own_keys
 from tests.support import sentences
 from tests.support.aws_account import IMAGE, REGION, Account, account, moto, nobody
 from tests.support.aws_mocks import CONTROLLER, CPU, GPU, LUSTRE, NFS, aws_design
@@ -376,7 +377,7 @@ def test_a_key_pair_has_to_be_there_and_in_the_agent(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[str] = []
-    monkeypatch.setattr(ssh_access, "agent_keys", lambda: held)
+    monkeypatch.setattr(own_keys, "agent_keys", lambda: held)
     (missing,) = found_by(existing.KEY, WITH_KEY)
     sentences.finding(missing, "key", Severity.STOPS, REGION, "EC2", "ec2")
     client = boto3.client("ec2", REGION, endpoint_url=account.url)

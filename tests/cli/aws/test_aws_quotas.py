@@ -12,7 +12,7 @@ from moto.servicequotas.exceptions import NoSuchResource
 
 from cli.findings import Finding, Severity
 from cli.providers.aws import diagnosis, quotas
-from cli.providers.clouds.diagnosis import Wanted
+from cli.providers.clouds.quotas import Wanted
 from infra.aws.tags import CLUSTER
 from node.design.model import AwsPartition, ClusterDesign
 from tests.support import sentences

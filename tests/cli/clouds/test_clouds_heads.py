@@ -13,7 +13,8 @@ from cli.findings import Severity
 from cli.providers.clouds import heads, known_clusters, running
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
 from infra.program.stack import Stack
-from node.design.model import Access, ClusterDesign, Host, Image, Mount, SlurmSettings
+from node.design.model import Access, ClusterDesign, Host, Image, SlurmSettings
+from node.design.storage import Mount
 from operations.access import StackUp
 from tests.support import sentences
 from tests.support.cloud_up import HOME, NOWHERE, cloud, head, made, outputs, provider, stack, state

@@ -19,10 +19,11 @@ from infra.clouds.commands import ClusterRef
 from infra.errors import EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import clusters, locations
 from infra.program.stack import Stack
-from node.design.model import Host, Mount
+from node.design.model import Host
+from node.design.storage import Mount
 from node.slurm.fields import LISTED
 from operations.access import StackUp
-from operations.clouds.cloud import KeptStorage
+from operations.clouds.kept import KeptStorage
 from operations.openssh import SshError
 from tests.support import sentences
 from tests.support.cloud_up import (

@@ -11,7 +11,8 @@ from cli.changes import table as changes
 from cli.changes.table import Change, refusal
 from cli.providers.gcp.changes import RULES
 from infra.effects import Kind
-from node.design.model import Accelerator, ClusterDesign, GcpPartition, Hook, Network
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign, GcpPartition, Hook, Network
 from tests.support.gcp_mocks import CONTROLLER, CPU, FILESTORE, GPU, LOGIN, NFS, gcp_design, gcp_ssh_design
 
 

@@ -10,11 +10,12 @@ import pytest
 from google.cloud import compute_v1 as gce
 
 from cli.findings import Finding, Severity
-from cli.providers.clouds.diagnosis import Wanted
-from cli.providers.gcp import diagnosis
+from cli.providers.clouds.quotas import Wanted
+from cli.providers.gcp import diagnosis, quotas
 from cli.providers.gcp.diagnosis import checks
 from infra.instance_types.catalog import catalog
-from node.design.model import Accelerator, ClusterDesign
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign
 from operations.gcp import account
 from tests.support import sentences
 from tests.support.fake_gce import Fault
@@ -92,7 +93,7 @@ def test_without_a_stack_file_the_credentials_are_looked_at_alone(nobody: None) 
 
 def test_every_node_of_every_kind_is_counted() -> None:
     design = gcp_design()
-    assert diagnosis.wanted_quotas(design) == {
+    assert quotas.wanted_quotas(design) == {
         "CPUS": Wanted(2, 2 + 10 * 2 + 4 * 8),
         "SSD_TOTAL_GB": Wanted(50 + 50 + 60, 15 * 50 + 50 + 60),
         "NVIDIA_V100_GPUS": Wanted(0, 8),
@@ -100,13 +101,13 @@ def test_every_node_of_every_kind_is_counted() -> None:
         "GPUS_ALL_REGIONS": Wanted(0, 8),
     }
     spot = (dataclasses.replace(CPU, min=1), dataclasses.replace(GPU, spot=True, min=2))
-    counted = diagnosis.wanted_quotas(gcp_design(partitions=spot))
+    counted = quotas.wanted_quotas(gcp_design(partitions=spot))
     assert counted["PREEMPTIBLE_NVIDIA_V100_GPUS"] == Wanted(4, 8)
     assert counted["CPUS"].always == 2 + 2 + 2 * 8
     own = (dataclasses.replace(CPU, instance_type="n2-standard-4", cpus=4),)
-    assert diagnosis.wanted_quotas(gcp_design(partitions=own))["N2_CPUS"] == Wanted(0, 40)
+    assert quotas.wanted_quotas(gcp_design(partitions=own))["N2_CPUS"] == Wanted(0, 40)
     assert (
-        diagnosis.wanted_quotas(gcp_ssh_design())["STATIC_ADDRESSES"].always
+        quotas.wanted_quotas(gcp_ssh_design())["STATIC_ADDRESSES"].always
         == sum("public" in host.tags for host in gcp_ssh_design().hosts)
         > 0
     )
@@ -115,7 +116,7 @@ def test_every_node_of_every_kind_is_counted() -> None:
 def test_a_new_projects_quotas_are_said_with_what_is_needed(gcp_project: Project) -> None:
     gcp_project.gce.cloud.quotas = {"NVIDIA_V100_GPUS": 1, "CPUS": 54}
     gcp_project.gce.cloud.global_quotas = {"GPUS_ALL_REGIONS": 0}
-    said = list(diagnosis.quota_findings(gcp_project.account, gcp_design(project="p-1")))
+    said = list(quotas.quota_findings(gcp_project.account, gcp_design(project="p-1")))
     assert [(one.check, one.severity) for one in said] == [
         ("quotas", Severity.WARNS),
         ("quotas", Severity.WARNS),
@@ -123,7 +124,7 @@ def test_a_new_projects_quotas_are_said_with_what_is_needed(gcp_project: Project
     ]
     sentences.finding(said[1], "quotas", Severity.WARNS, "NVIDIA_V100_GPUS", "europe-west4")
     static = (CPU, dataclasses.replace(GPU, min=1))
-    said = list(diagnosis.quota_findings(gcp_project.account, gcp_design(project="p-1", partitions=static)))
+    said = list(quotas.quota_findings(gcp_project.account, gcp_design(project="p-1", partitions=static)))
     assert [one.severity for one in said] == [Severity.STOPS, Severity.STOPS, Severity.FINE]
     sentences.finding(said[0], "quotas", Severity.STOPS)
 
@@ -140,18 +141,14 @@ def test_what_the_cluster_uses_already_is_not_missing(
     )
     design = gcp_design(project="p-1")
     (short,) = (
-        finding
-        for finding in diagnosis.quota_findings(gcp_project.account, design)
-        if finding.group == "quotas"
+        finding for finding in quotas.quota_findings(gcp_project.account, design) if finding.group == "quotas"
     )
     sentences.finding(short, "quotas", Severity.WARNS, "europe-west4")
     gcp_project.head()
     gcp_project.node("cpu-0")
     gcp_project.node("gpu-3")
     (enough,) = (
-        finding
-        for finding in diagnosis.quota_findings(gcp_project.account, design)
-        if finding.group == "quotas"
+        finding for finding in quotas.quota_findings(gcp_project.account, design) if finding.group == "quotas"
     )
     assert enough.severity is Severity.FINE
 
@@ -160,9 +157,7 @@ def test_a_zone_without_the_gpu_is_named_with_the_line_that_lists_those_with(gcp
     zones = (CPU, dataclasses.replace(GPU, zones=(ZONE, "europe-west4-b")))
     (wrong,) = (
         finding
-        for finding in diagnosis.quota_findings(
-            gcp_project.account, gcp_design(project="p-1", partitions=zones)
-        )
+        for finding in quotas.quota_findings(gcp_project.account, gcp_design(project="p-1", partitions=zones))
         if finding.severity is Severity.STOPS
     )
     sentences.finding(wrong, "gpus", Severity.STOPS, "europe-west4-b", "filter=name=nvidia-tesla-v100")
@@ -201,4 +196,4 @@ def test_gpus_that_come_with_a_machine_are_asked_for_by_googles_names(machine: s
     partition = dataclasses.replace(
         gcp_design().partitions[0], instance_type=machine, accelerator=accelerator
     )
-    assert diagnosis.gpu(partition) == name
+    assert quotas.gpu(partition) == name

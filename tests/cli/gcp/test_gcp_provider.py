@@ -29,7 +29,7 @@ from infra.providers import create_cluster
 from node.design.model import ClusterDesign, Image, Settings, Site
 from node.elastic.drivers.gce.names import CLUSTER
 from operations.access import StackUp
-from operations.clouds import commands
+from operations.clouds import termination
 from operations.gcp import __main__, account
 from operations.gcp.cloud import GcpCloud
 from operations.gcp.leftovers import KINDS, _belongs_to
@@ -190,7 +190,7 @@ def test_up_refuses_another_zone_until_it_is_meant_and_smaller_disks_always(
 def test_it_finds_and_removes_what_is_left_of_the_cluster_that_the_stack_file_names(
     gcp_project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(termination, "TERMINATION_POLL_SECONDS", 0.05)
     gcp_project.account.project = "p-1"
     provider = GcpProvider()
     assert provider.leftovers(StackUp(Stack(ROOT, "gcp-cpu"), "gcp"), dict) == []

@@ -12,11 +12,12 @@ from google.cloud import compute_v1 as gce
 from pulumi_gcp.filestore import outputs
 
 from cli.findings import Finding, Severity, fine
-from cli.providers.gcp import diagnosis
+from cli.providers.gcp import diagnosis, existing
 from cli.providers.gcp.provider import GcpProvider
 from infra.errors import EXIT_REFUSED
 from infra.program.stack import Stack
-from node.design.model import Backup, Hook, Mount
+from node.design.model import Backup, Hook
+from node.design.storage import Mount
 from operations.gcp import account, leftovers
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -37,7 +38,7 @@ def gcp_project(monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
 
 def found(gcp_project: Project, mount: Mount, **changes: Any) -> list[Finding]:
     design = gcp_design(mounts=(mount,), project=gcp_project.account.project, **changes)
-    return list(diagnosis.storage_findings(gcp_project.account, design))
+    return list(existing.storage_findings(gcp_project.account, design))
 
 
 def put_disk(gcp_project: Project, name: str, *users: str) -> None:
@@ -151,7 +152,7 @@ def test_the_bucket_of_backups_is_there(gcp_project: Project) -> None:
         design = gcp_design(
             mounts=(), project=gcp_project.account.project, backup=Backup(f"gs://{name}/slurm")
         )
-        (only,) = diagnosis.storage_findings(gcp_project.account, design)
+        (only,) = existing.storage_findings(gcp_project.account, design)
         assert (only.severity, name in only.found) == (severity, True)
 
 
@@ -171,7 +172,7 @@ def test_a_grant_with_a_condition_needs_uniform_access(
     """Cloud Storage refuses it elsewhere, when the network and the accounts are made already."""
     gcp_project.bucket(name="lab-1", uniform=uniform)
     design = gcp_design(mounts=(), project=gcp_project.account.project, trains=False, **changes)
-    (only,) = diagnosis.storage_findings(gcp_project.account, design)
+    (only,) = existing.storage_findings(gcp_project.account, design)
     if uniform:
         assert only.severity is Severity.FINE
         return

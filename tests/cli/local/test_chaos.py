@@ -18,8 +18,8 @@ from cli import main as cli
 from cli.providers.local import chaos
 from infra.program import locations
 from infra.program.stack import Stack
-from localcloud import containers
-from node.design.model import LocalCloud
+from localcloud import isolation
+from node.design.local_cloud import CloudBehaviour
 from node.system.codec import to_json
 from node.system.processes import ProcessId
 from operations.local.agent import agent_process
@@ -93,7 +93,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def cloud(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedCloud]:
     """The stack's cloud as `up` leaves it."""
     maker = Sleepers()
-    monkeypatch.setattr(containers, "runtime", lambda _run: maker)
+    monkeypatch.setattr(isolation, "runtime", lambda _run: maker)
     served_cloud = ServedCloud(RunDirectory.make(Stack(project, "test")).path, maker)
     served_cloud.call("limits", boot_delay=0.5, **{"capacity.big": 1})
     yield served_cloud
@@ -136,7 +136,7 @@ def test_words_are_read(word: str, key: str, value: Any) -> None:
 
 
 def test_every_key_can_be_set() -> None:
-    assert set(chaos.KEYS) == set(to_json(LocalCloud()))
+    assert set(chaos.KEYS) == set(to_json(CloudBehaviour()))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_show(run: Run, cloud: ServedCloud) -> None:
     keys = {row["key"]: (row["value"], row["stack_file"]) for row in shown["keys"]}
     assert keys["quota_nodes"] == (2, None)
     assert keys["boot_delay"] == (0.5, 0.5)
-    assert set(keys) == {*to_json(LocalCloud()), *(f"capacity.{p}" for p in POOLS)} - {"capacity"}
+    assert set(keys) == {*to_json(CloudBehaviour()), *(f"capacity.{p}" for p in POOLS)} - {"capacity"}
     assert all(row["meaning"] for row in shown["keys"])
     frozen, taken = shown["machines"]
     assert (frozen["node"], frozen["frozen"], frozen["notice"]) == ("debug-0", True, None)
@@ -245,7 +245,7 @@ def test_clear_goes_back_to_the_stack_file(run: Run, cloud: ServedCloud) -> None
         assert text in out
     assert "debug-0 goes on" in out
     assert "debug-1 has its network" in out
-    expected = to_json(LocalCloud(boot_delay=0.5, capacity={"big": 1}))
+    expected = to_json(CloudBehaviour(boot_delay=0.5, capacity={"big": 1}))
     assert cloud.call("limits") == expected
     until(lambda: state_of(processes["debug-0"]) == "S", 60, "the machine")
     assert cloud.maker.cut_off == set()

@@ -17,7 +17,7 @@ from infra.program import folders, locations
 from infra.program.stack import Stack
 from node.bootstrap.vm.training import COMPLETE
 from node.design.model import BenchmarkDesign, Partition
-from operations.local import benchmark
+from operations.local import environment_builds
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.doubles import design
@@ -154,9 +154,9 @@ def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os_errors, "free_mib", lambda _: benchmark.NEEDED_MIB - 1)
+    monkeypatch.setattr(os_errors, "free_mib", lambda _: environment_builds.NEEDED_MIB - 1)
     assert seen(cluster.training_environment(project, TRAINED)) == {"training.space": "stops"}
-    monkeypatch.setattr(os_errors, "free_mib", lambda _: benchmark.NEEDED_MIB)
+    monkeypatch.setattr(os_errors, "free_mib", lambda _: environment_builds.NEEDED_MIB)
     assert "training.space" not in seen(cluster.training_environment(project, TRAINED))
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
     assert seen(cluster.training_environment(project, TRAINED)) == {"training.noexec": "stops"}

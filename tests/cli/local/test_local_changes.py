@@ -27,7 +27,8 @@ from infra.effects import Kind
 from infra.errors import UserError
 from infra.instance_types.catalog import catalog
 from infra.program.stack import Stack
-from node.design.model import Accelerator, ClusterDesign, Host
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign, Host
 from operations.access import StackUp
 from operations.local.run_directory import RunDirectory
 from tests.support import sentences

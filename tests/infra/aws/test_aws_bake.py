@@ -26,7 +26,8 @@ from infra.aws.launch_templates import ImageBuild
 from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
-from node.design.model import Accelerator, AwsSettings, ClusterDesign, Image, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import AwsSettings, ClusterDesign, Image, Partition
 from operations.aws import __main__
 from tests.support.aws_machines import AMI, Machines
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, CPU, GPU, LOGIN, NFS, aws_design, declare

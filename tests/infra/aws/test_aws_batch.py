@@ -32,7 +32,7 @@ from infra.aws.batch.environment import USER_DATA_LIMIT, user_data
 from infra.config import load_file
 from infra.program.stack import Stack
 from node.bootstrap.vm import images
-from node.design.model import CACHING_GIB
+from node.design.batch import CACHING_GIB
 from tests.support.aws_machines import AMI
 from tests.support.aws_mocks import ACCOUNT, declare
 from tests.support.aws_rules import weaknesses

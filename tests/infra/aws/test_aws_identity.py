@@ -19,7 +19,8 @@ from infra.aws.identity import (
     policy_size,
 )
 from infra.aws.policies import SSM_MANAGED, SSM_MESSAGES, SSM_SESSION
-from node.design.model import AwsPartition, AwsSettings, ClusterDesign, Containers, Hook, Package
+from node.design.containers import Containers, Package
+from node.design.model import AwsPartition, AwsSettings, ClusterDesign, Hook
 from tests.support import sentences
 from tests.support.aws_mocks import (
     ACCOUNT,

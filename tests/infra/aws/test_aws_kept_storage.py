@@ -11,8 +11,9 @@ from pulumi.runtime import mocks
 from infra.aws.cluster import AwsCluster
 from infra.aws.network import AwsNetwork, Zones, find_zones, security_rules
 from infra.aws.storage import AwsDisks, AwsStorage
-from node.design.model import AwsPartition, ClusterDesign, Gp3, Mount
+from node.design.model import AwsPartition, ClusterDesign
 from node.design.sites import MountSource
+from node.design.storage import Gp3, Mount
 from tests.support import sentences
 from tests.support.aws_machines import Machines
 from tests.support.aws_mocks import EXISTING, LUSTRE, NFS, ZONES, Aws, aws_design, declare

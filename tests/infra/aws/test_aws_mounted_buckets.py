@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from infra.aws import policies
-from node.design.model import Backup, ClusterDesign, Hook, Mount
+from node.design.model import Backup, ClusterDesign, Hook
+from node.design.storage import Mount
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, LOGIN, NFS, REGION, aws_design
 from tests.support.iam import allowed
 

@@ -28,9 +28,10 @@ from infra.aws.storage import (
 from infra.clouds.publishing import Bundle
 from infra.config.rules.storage import THROUGHPUT
 from infra.program import mode
-from node.design.model import AwsSettings, ClusterDesign, Mount, Settings, Site
+from node.design.model import AwsSettings, ClusterDesign, Settings, Site
 from node.design.published import parse_settings
 from node.design.sites import AwsSite, MountSource
+from node.design.storage import Mount
 from tests.support.aws_mocks import EFS, EXISTING, LUSTRE, NFS, ZONES, aws_design, declare
 from tests.support.iam import allowed
 from tests.support.recorder import Recorder, counts, unknown

@@ -13,7 +13,7 @@ from tests.support.stack_parts import (
     each_refusal,
     ours,
 )
-from tests.support.stack_values import CLUSTER, REMOVE, values
+from tests.support.stack_values import CLUSTER, REMOVE, mistakes, values
 
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
@@ -269,6 +269,18 @@ REFUSED: list[Refused] = [
 @each_refusal(REFUSED)
 def test_refused(stack: str, changes: dict[str, Any], path: str, code: str) -> None:
     check_refusal(stack, changes, path, code)
+
+
+def test_a_mistake_of_the_benchmark_hides_no_other() -> None:
+    told = mistakes(values("local", {"@partition": "gpu", "@nodes": 5, "local.quota_nodes": 1}))
+    assert {m.code for m in told} == {"benchmark.partition-unknown", "benchmark.over-quota"}
+    changes = {"partitions[0].instance_type": "trn1.32xlarge", "@gpus_per_node": 2, "@nodes": 9000}
+    told = mistakes(values("aws", changes))
+    assert {m.code for m in told} == {
+        "benchmark.accelerator-unused",
+        "benchmark.too-many-gpus",
+        "benchmark.too-many-nodes",
+    }
 
 
 def test_the_sentences(pytestconfig: pytest.Config) -> None:

@@ -13,7 +13,8 @@ from infra.config.storage import Gp3Config
 from infra.cost import cost
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.design.model import Backup, Gp3, Mount
+from node.design.model import Backup
+from node.design.storage import Gp3, Mount
 from tests.support.stack_parts import UNMAINTAINED, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import mistakes, values
 

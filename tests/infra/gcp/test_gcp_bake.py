@@ -14,7 +14,7 @@ from infra.clouds import recipes
 from infra.gcp.bake import GcpImages, image_name
 from node.design.model import ClusterDesign, Image
 from operations.clouds.cloud import Machine
-from operations.gcp import __main__
+from operations.gcp import __main__, image_builds
 from tests.support import sentences
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines
 from tests.support.gcp_mocks import CONTROLLER, CPU, GPU, LOGIN, declare, gcp_design
@@ -167,7 +167,7 @@ def report(state: str, started: float = 101.0, step: str = "packages") -> dict[s
 def wait(*looks: tuple[str, dict[str, Any] | None], seconds: float = 60.0) -> tuple[str, list[str]]:
     said: list[str] = []
     cloud: Any = FakeCloud(list(looks))
-    found = __main__.wait_until_baked(
+    found = image_builds.wait_until_baked(
         cloud, "c-compute-1", "image-compute", "bucket-1", said.append, seconds, lambda _: None
     )
     return found, said
@@ -212,12 +212,14 @@ def test_a_machine_that_an_earlier_up_left_stopped_is_started_again(left: dict[s
     cloud: Any = FakeCloud(looks, launched=[100.0, 200.0])
     said: list[str] = []
     args = ("c-compute-1", "image-compute", "bucket-1", said.append, 60.0, lambda _: None)
-    assert __main__.wait_until_baked(cloud, *args) == "c-compute-1"
+    assert image_builds.wait_until_baked(cloud, *args) == "c-compute-1"
     assert cloud.started == ["c-compute-1"]
     assert said == ["image-compute: starting it again", "image-compute: clean"]
 
 
 def test_a_machine_that_is_done_is_not_started_again() -> None:
     cloud: Any = FakeCloud([("stopped", report("ready"))])
-    __main__.wait_until_baked(cloud, "c-compute-1", "image-compute", "bucket-1", print, 60.0, lambda _: None)
+    image_builds.wait_until_baked(
+        cloud, "c-compute-1", "image-compute", "bucket-1", print, 60.0, lambda _: None
+    )
     assert cloud.started == []

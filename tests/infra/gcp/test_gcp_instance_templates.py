@@ -12,7 +12,8 @@ import pytest
 
 from infra.gcp.instance_templates import LONGEST_PREFIX, GcpInstanceTemplates, image_id, prefix
 from infra.gcp.policies import permissions
-from node.design.model import Accelerator, ClusterDesign, GcpPartition, Image, Partition
+from node.design.accelerators import Accelerator
+from node.design.model import ClusterDesign, GcpPartition, Image, Partition
 from node.elastic.drivers.gce.names import NAME_LENGTH
 from tests.support import varied
 from tests.support.gcp_machines import IMAGE, RESOURCES_BY_ROLE, Machines

@@ -10,8 +10,9 @@ from pulumi.runtime import mocks
 
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import GcpStorage, snapshot_prefix
-from node.design.model import ClusterDesign, Mount
+from node.design.model import ClusterDesign
 from node.design.sites import MountSource
+from node.design.storage import Mount
 from tests.support.gcp_mocks import EXISTING, FILESTORE, NFS, PROJECT, Gcp, declare, gcp_design
 from tests.support.recorder import Recorder
 

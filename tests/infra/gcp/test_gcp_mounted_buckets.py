@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from infra.gcp.identity import AccessTargets, GcpAccounts, GcpIdentity
-from node.design.model import Backup, Mount
+from node.design.model import Backup
+from node.design.storage import Mount
 from tests.support.cel import holds
 from tests.support.gcp_mocks import CONTROLLER, LOGIN, NFS, declare, gcp_design
 

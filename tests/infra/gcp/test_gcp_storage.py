@@ -23,9 +23,10 @@ from infra.config.storage import SharedStorage
 from infra.gcp.network import GcpNetwork
 from infra.gcp.storage import REGIONAL, GcpBucket, GcpStorage, device, share
 from infra.program import mode
-from node.design.model import ClusterDesign, Image, Mount, Settings, Site
+from node.design.model import ClusterDesign, Image, Settings, Site
 from node.design.published import parse_settings
 from node.design.sites import GcpSite, MountSource
+from node.design.storage import Mount
 from node.elastic.drivers.gce.names import resource_of
 from tests.support.gcp_mocks import EXISTING, FILESTORE, LOGIN, NFS, PROJECT, declare, gcp_design
 from tests.support.recorder import Recorder, counts, unknown

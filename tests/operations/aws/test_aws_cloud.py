@@ -18,8 +18,8 @@ from operations.aws import account as access
 from operations.aws import machines
 from operations.aws.cloud import AwsCloud
 from operations.clouds import commands
+from operations.clouds.boots import Waiter
 from operations.clouds.cloud import ALIVE, ENDING, Cloud, Machine
-from operations.clouds.commands import Waiter
 from tests.support import sentences
 from tests.support.aws_account import BUCKET_NAME, KEY, REGION, Account, account, moto, nobody
 from tests.support.operation_lines import words_anywhere

@@ -277,7 +277,7 @@ def test_down_ends_machines_then_images_and_leftovers_lists_both(
         "client",
         lambda place, name: builder.client if name == "imagebuilder" else really(place, name),
     )
-    monkeypatch.setattr("operations.clouds.commands.TERMINATION_POLL_SECONDS", 0.0)
+    monkeypatch.setattr("operations.clouds.termination.TERMINATION_POLL_SECONDS", 0.0)
     image, snapshot = make(account, "x-compute-1", cluster="x")
     (node,) = account.run(1, "x", **{ROLE.rpartition(":")[2]: "compute"})
     known = {"cluster": {"name": "x", "region": REGION}}

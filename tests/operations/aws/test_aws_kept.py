@@ -14,9 +14,9 @@ from infra.aws.tags import CLUSTER, KEPT, SAVED
 from infra.config import parse
 from infra.design import design
 from infra.instance_types.catalog import catalog
-from node.design.model import Mount
-from operations.aws import images, leftovers, machines
-from operations.clouds.cloud import KeptStorage, kept_report
+from node.design.storage import Mount
+from operations.aws import images, kept, leftovers, machines
+from operations.clouds.kept import KeptStorage, kept_report
 from tests.support.aws_account import REGION, Account, account, moto
 from tests.support.stack_values import values
 
@@ -96,7 +96,7 @@ class Left:
         )
 
     def found(self) -> dict[str, KeptStorage]:
-        return {one.what.split()[-1]: one for one in leftovers.kept(self.client, "c")}
+        return {one.what.split()[-1]: one for one in kept.kept(self.client, "c")}
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_what_the_user_may_not_list_hides_nothing_else(left: Left) -> None:
         def get_paginator(self, name: str) -> Any:
             raise ClientError({"Error": {"Code": "AccessDeniedException"}}, name)
 
-    found = leftovers.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
+    found = kept.kept(lambda name: left.client(name) if name == "ec2" else Denied(), "c")
     assert [one.keys["existing"] for one in found] == [disk]
 
 

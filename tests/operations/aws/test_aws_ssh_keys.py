@@ -25,10 +25,10 @@ from infra.program.stack import Stack
 from infra.providers import create_cluster
 from node.design.model import Access, ClusterDesign
 from operations.access import StackUp
-from operations.aws import __main__
+from operations.aws import __main__, instance_connect
 from operations.aws import account as access_to_aws
 from operations.aws.cloud import AwsCloud
-from operations.clouds import ssh_access
+from operations.clouds import own_keys, ssh_access
 from tests.support import sentences
 from tests.support.aws_account import KEY, Account, account, moto, nobody
 from tests.support.aws_machines import Machines
@@ -119,13 +119,13 @@ def test_from_any_folder_the_proxy_finds_this_project(tmp_path: Path) -> None:
 def test_the_key_is_the_agents_or_that_of_a_usual_file(home: Path) -> None:
     folder = home / ".ssh"
     with sentences.raises("ssh.no-key", "`ssh-keygen -t ed25519`") as caught:
-        ssh_access.own_key(folder)
+        own_keys.own_key(folder)
     assert caught.value.exit_code == EXIT_REFUSED
     folder.mkdir()
     (folder / "id_rsa.pub").write_text("ssh-rsa AAAA me\n")
-    assert ssh_access.own_key(folder) == "ssh-rsa AAAA me"
+    assert own_keys.own_key(folder) == "ssh-rsa AAAA me"
     (folder / "id_ed25519.pub").write_text(KEY)
-    assert ssh_access.own_key(folder) == KEY
+    assert own_keys.own_key(folder) == KEY
 
 
 def test_the_key_is_sent_to_that_machine_for_that_user(home: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_key_is_sent_to_that_machine_for_that_user(home: Path) -> None:
         def send_ssh_public_key(self, **arguments: str) -> None:
             sent.append(arguments)
 
-    __main__.bring_key(Connect(), "i-1", "ubuntu", home)
+    instance_connect.bring_key(Connect(), "i-1", "ubuntu", home)
     assert sent == [{"InstanceId": "i-1", "InstanceOSUser": "ubuntu", "SSHPublicKey": KEY}]
 
 
@@ -193,7 +193,7 @@ def test_without_a_program_the_shell_still_knows_where_things_lie() -> None:
     gpu, cpu = aws_design(), aws_design(partitions=(CPU,))
     from dataclasses import replace
 
-    from node.design.model import Accelerator
+    from node.design.accelerators import Accelerator
 
     gpu = replace(gpu, partitions=(replace(CPU, accelerator=Accelerator("t4", 1)),))
     for design, kind in ((gpu, "gpu"), (cpu, "cpu")):

@@ -15,7 +15,7 @@ from infra.aws.tags import CLUSTER, ROLE
 from infra.program.stack import Stack
 from operations.access import StackUp
 from operations.aws import machines
-from operations.clouds import commands
+from operations.clouds import termination
 from tests.support import sentences
 from tests.support.aws_account import Account, account, moto, nobody
 from tests.support.checkout import ROOT
@@ -25,7 +25,9 @@ __all__ = ["account", "moto", "nobody"]
 
 def terminate(account: Account, **options: Any) -> tuple[int, list[str]]:
     said: list[str] = []
-    ended = commands.terminate_compute(account.cloud(), said.append, sleep=lambda _seconds: None, **options)
+    ended = termination.terminate_compute(
+        account.cloud(), said.append, sleep=lambda _seconds: None, **options
+    )
     return ended, said
 
 
@@ -130,7 +132,7 @@ def test_the_provider_finds_and_removes_what_is_left_of_the_cluster_that_the_sta
     account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The stack aws-gpu is in the region of this account."""
-    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(termination, "TERMINATION_POLL_SECONDS", 0.01)
     provider = AwsProvider()
     assert provider.leftovers(StackUp(Stack(ROOT, "aws-gpu"), "aws"), dict) == []
     (node,) = account.nodes("t4-[3]", 1, cluster="aws-gpu")
@@ -161,7 +163,9 @@ def test_the_resources_own_command_terminates(account: Account) -> None:
         "--region",
         "eu-west-1",
     ]
-    quick = "import operations.clouds.commands as m; m.POLL_SECONDS = 0.01; import runpy, sys; "
+    quick = (
+        "import operations.clouds.termination as m; m.TERMINATION_POLL_SECONDS = 0.01; import runpy, sys; "
+    )
     quick += "sys.argv[0] = 'x'; runpy.run_module('operations.aws', run_name='__main__')"
     line[1:3] = ["-c", quick]
     done = subprocess.run(

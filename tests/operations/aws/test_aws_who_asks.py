@@ -29,7 +29,7 @@ from operations.aws import __main__ as verbs
 from operations.aws import account, identity
 from operations.aws.batch import __main__ as batch_verbs
 from operations.aws.cloud import AwsCloud
-from operations.clouds import commands
+from operations.clouds import commands, termination
 from operations.clouds.cloud import Machine
 from tests.support import sentences
 from tests.support.asked_accounts import ACCOUNT, AskedAccounts, accounts
@@ -57,7 +57,7 @@ def two_profiles(accounts: AskedAccounts, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(termination, "TERMINATION_POLL_SECONDS", 0.0)
     account._clients.cache_clear()
     return config
 

@@ -13,7 +13,7 @@ from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.launcher import anywhere
 from node.design.model import Access, Host
-from operations.clouds.commands import APPLY, LOOKS, Waiter
+from operations.clouds.boots import APPLY, LOOKS, Waiter
 from tests.support import sentences
 from tests.support.doubles import HEAD, design
 from tests.support.fake_cloud import BUCKET, KEY, PLACE, FakeCloud, head

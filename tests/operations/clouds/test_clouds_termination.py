@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from operations.clouds import commands
+from operations.clouds import termination
 from tests.support import sentences
 from tests.support.fake_cloud import FakeCloud, Pauses
 
@@ -21,7 +21,7 @@ def cloud() -> FakeCloud:
 
 def terminate(cloud: FakeCloud, clock: Pauses | None = None, **options: Any) -> tuple[int, list[str]]:
     said: list[str] = []
-    return commands.terminate_compute(cloud, said.append, sleep=clock or Pauses(), **options), said
+    return termination.terminate_compute(cloud, said.append, sleep=clock or Pauses(), **options), said
 
 
 def test_it_ends_every_node_whatever_its_state_and_no_host(cloud: FakeCloud) -> None:

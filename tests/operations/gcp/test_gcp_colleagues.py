@@ -17,7 +17,8 @@ from infra.clouds.commands import ClusterRef
 from infra.gcp import policies
 from infra.program.stack import Stack
 from operations.clouds import ssh_access
-from operations.gcp.cloud import GcpCloud, bring_key
+from operations.gcp.cloud import GcpCloud
+from operations.gcp.os_login import bring_key
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, Project, project
 from tests.support.gcp_mocks import gcp_design, gcp_ssh_design

@@ -9,7 +9,7 @@ from google.cloud import compute_v1 as gce
 
 from infra.gcp.storage import snapshot_prefix
 from node.elastic.drivers.gce.names import CLUSTER
-from operations.gcp import leftovers
+from operations.gcp import kept, leftovers
 from tests.support.fake_google import Project, project
 from tests.support.gcp_mocks import ZONE
 
@@ -44,7 +44,7 @@ def test_what_stays_is_named_with_its_cost_and_keys_and_is_no_leftover(gcp_proje
             "tier": "BASIC_HDD", "labels": {CLUSTER: "c", leftovers.KEPT: "scratch"}, "state": "READY",
             "fileShares": [{"name": "data", "capacityGb": "1024"}],
         })  # fmt: skip
-    disk, zonal, regional = leftovers.kept(gcp_project.account, "c", PATHS)
+    disk, zonal, regional = kept.kept(gcp_project.account, "c", PATHS)
     assert disk.line() == "persistent disk c-home (home, 50 GiB): 0.0068 USD an hour, 5.00 USD a month"
     assert disk.keys == {"kind": "nfs", "existing": "c-home"}
     assert zonal.keys["existing"] == "c-data"
@@ -56,10 +56,8 @@ def test_a_snapshot_is_known_by_its_disk_and_its_name(gcp_project: Project) -> N
     text = f"{snapshot_prefix('c-apps')}-20260102-150405"
     put_snapshot(gcp_project, text, "c-apps")
     put_snapshot(gcp_project, "c-apps-20260102-150406", "c-apps-of-somebody")
-    (only,) = leftovers.kept(gcp_project.account, "c", PATHS)
+    (only,) = kept.kept(gcp_project.account, "c", PATHS)
     assert (only.name, only.keys["restore"], only.keys["size_gib"]) == ("apps", text, 60)
     assert only.line().endswith("price unknown")
     assert leftovers.leftovers(gcp_project.account, "c") == []
-    assert list(leftovers.kept(gcp_project.account, "c", {})) == [], (
-        "without a stack file nobody knows its disks"
-    )
+    assert list(kept.kept(gcp_project.account, "c", {})) == [], "without a stack file nobody knows its disks"

@@ -14,7 +14,7 @@ from infra.clouds.commands import ClusterRef
 from node.bootstrap.vm.images import ROLE as IMAGE
 from node.design.model import Access
 from node.elastic.drivers.gce.names import CLUSTER, ROLE, SLURM, STACK, value
-from operations.clouds import commands
+from operations.clouds import termination
 from operations.gcp import machines
 from operations.gcp.cloud import GcpCloud
 from operations.gcp.leftovers import KINDS, leftovers
@@ -63,7 +63,7 @@ class Clock:
 
 def terminate(gcp_project: Project, *then: Any, **options: Any) -> tuple[int, list[str]]:
     said: list[str] = []
-    ended = commands.terminate_compute(
+    ended = termination.terminate_compute(
         cloud(gcp_project), said.append, sleep=Clock(gcp_project, *then), **options
     )
     return ended, said

@@ -15,9 +15,9 @@ import pytest
 from infra.clouds.commands import WaitRequest
 from infra.errors import EXIT_REFUSED
 from infra.gcp import access
-from operations.clouds import commands
 from operations.clouds import commands as shared_operations
-from operations.gcp import __main__, account, cloud
+from operations.clouds import termination
+from operations.gcp import __main__, account, os_login
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
 def test_it_says_how_many_machines_it_ended(
     gcp_project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "TERMINATION_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(termination, "TERMINATION_POLL_SECONDS", 0.05)
     gcp_project.node("cpu-0")
     gcp_project.node("cpu-0", cluster="other")
     for ended in (1, 0):
@@ -75,7 +75,7 @@ def test_the_proxy_brings_the_key_and_becomes_gcloud_or_says_that_there_is_none(
     monkeypatch.setattr(os, "execvp", lambda file, line: ran.append(line) or {})  # type: ignore[func-returns-value]
     options = __main__.parse(["proxy", "--project", "p-1", "--zone", ZONE, "--instance", "c-login-0"])
     __main__.proxy(options)
-    assert ran == [cloud.tunnel("p-1", ZONE, "c-login-0", "22")]
+    assert ran == [os_login.tunnel("p-1", ZONE, "c-login-0", "22")]
     assert ran[0][:6] == ["gcloud", "compute", "start-iap-tunnel", "c-login-0", "22", "--listen-on-stdin"]
     assert len(gcp_project.keys) == 1
 

@@ -15,8 +15,9 @@ from infra.gcp import access
 from infra.program.launcher import pasted
 from infra.program.stack import Stack
 from node.design.model import ClusterDesign
-from operations.clouds import commands, ssh_access
-from operations.gcp.cloud import KEY_SECONDS, GcpCloud, bring_key
+from operations.clouds import boots, ssh_access
+from operations.gcp.cloud import GcpCloud
+from operations.gcp.os_login import KEY_SECONDS, bring_key
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.fake_google import BUCKET, KEY, USER, Project, project
@@ -188,7 +189,7 @@ def test_the_wait_has_the_users_name_among_its_facts(gcp_project: Project) -> No
     gcp_project.head()
     gcp_project.report("controller", "ready")
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    facts = commands.Waiter(wish, cloud(gcp_project), print).facts()
+    facts = boots.Waiter(wish, cloud(gcp_project), print).facts()
     assert facts == {"host_keys": [KEY], "login_user": USER, "scheduler_version": "slurm 23.11.4"}
 
 
@@ -205,7 +206,7 @@ def test_a_machine_that_boots_anew_is_asked_for_its_new_report(gcp_project: Proj
         gcp_project.report("controller", "ready")
 
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
-    commands.Waiter(wish, cloud(gcp_project), print, sleep=pause).facts()
+    boots.Waiter(wish, cloud(gcp_project), print, sleep=pause).facts()
     assert len(pauses) == 1
 
 
@@ -215,4 +216,4 @@ def test_a_machine_that_does_not_report_is_looked_at_with_gcloud(gcp_project: Pr
     wish = WaitRequest.of(gcp_design(project="p-1"), BUCKET)
     line = f"gcloud compute instances get-serial-port-output c-controller --project p-1 --zone {ZONE}"
     with sentences.raises("boot.late", line):
-        commands.Waiter(wish, cloud(gcp_project), print, seconds=0).facts()
+        boots.Waiter(wish, cloud(gcp_project), print, seconds=0).facts()

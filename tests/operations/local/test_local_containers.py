@@ -11,10 +11,11 @@ import pytest
 from cli.findings import Severity
 from cli.providers.local.diagnosis.cluster import containers
 from localcloud import cgroups, images, volumes
-from localcloud.containers import read_isolation
-from node.design.model import CONTAINER, PROCESS, ClusterDesign, Mount
+from localcloud.isolation import read_isolation
+from node.design.model import CONTAINER, PROCESS, ClusterDesign
+from node.design.storage import Mount
+from operations.local import container_images, system_packages
 from operations.local import containers as container_machines
-from operations.local import system_packages
 from operations.local.agent import end_cluster
 from tests.support import sentences
 from tests.support.checkout import ROOT
@@ -32,7 +33,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_packages, "missing", lambda _purpose: [])
     monkeypatch.setattr(images, "recipe", lambda _suite=None: images.Recipe("bookworm", ()))
     monkeypatch.setattr(cgroups, "hierarchies", lambda: [Path("/")])
-    monkeypatch.setattr(container_machines, "image_exists", lambda _design: False)
+    monkeypatch.setattr(container_images, "image_exists", lambda _design: False)
 
 
 @pytest.mark.usefixtures("able")
@@ -86,7 +87,7 @@ class _Full:
 
 
 def test_the_doctor_says_whether_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_machines, "image_exists", lambda _design: True)
+    monkeypatch.setattr(container_images, "image_exists", lambda _design: True)
     (found,) = containers(WANTED, lambda _design: None)
     assert found.severity is Severity.FINE
     assert "a container that boots; its image is there" in found.found

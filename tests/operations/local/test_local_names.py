@@ -20,7 +20,7 @@ from infra.program.stack import Stack
 from localcloud import addresses, network
 from node.design.sites import LocalSite
 from operations.access import TOOL
-from operations.local import cluster, machine_access, names
+from operations.local import cluster, machine_access, namespaces
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, design
 from tests.support.fake_machines import FakeMachines
@@ -28,7 +28,7 @@ from tests.support.fake_machines import FakeMachines
 DESIGN = design()
 
 needs_views = pytest.mark.skipif(
-    (_problem := names.unsupported_reason("127.9.64.0")) is not None,
+    (_problem := namespaces.unsupported_reason("127.9.64.0")) is not None,
     reason=f"no hosts namespaces here: {_problem}",
 )
 
@@ -123,7 +123,7 @@ def test_an_agent_that_is_started_again_claims_the_same_addresses(local: FakeMac
 def test_where_the_kernel_refuses_up_says_so_and_machines_start(
     local: FakeMachines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(names, "_probe", lambda _address: "unshare: Operation not permitted")
+    monkeypatch.setattr(namespaces, "_probe", lambda _address: "unshare: Operation not permitted")
     local.do("cloud-up")
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "by name" in line]
     assert sentence.startswith("nodes do not know each other by name here, they share this host's /tmp")
@@ -216,14 +216,14 @@ def test_what_machines_see_in_tmp_besides_their_own_files(
     python = [path for path in {Path(sys.prefix), Path(sys.base_prefix)} if path.is_relative_to("/tmp")]
     wanted += python
     stack = Stack(project, "test")
-    assert names.shared_in_tmp(stack) == sorted(map(str, wanted))
+    assert namespaces.shared_in_tmp(stack) == sorted(map(str, wanted))
 
     (project / "Pulumi.test.yaml").write_text("config: [\n")
     (tmp_path / "home").symlink_to(in_tmp / "elsewhere")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     wanted = [locations.run_root(), project, home / "state" / "slurm-stacks", in_tmp / "elsewhere", *python]
-    assert names.shared_in_tmp(stack) == sorted(map(str, wanted)), "where a link leads"
+    assert namespaces.shared_in_tmp(stack) == sorted(map(str, wanted)), "where a link leads"
 
 
 @needs_views

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from infra.errors import EXIT_REFUSED
-from operations.local import run_directory
+from operations.local import loopback
 from tests.support import sentences
 from tests.support.checkout import ROOT
 from tests.support.net_machines import need_net_machines
 
 ASK = """
 import json, sys
-from operations.local.run_directory import is_silent, is_unresolved
+from operations.local.loopback import is_silent, is_unresolved
 print(json.dumps([is_silent(), is_unresolved(ipv6=False), is_unresolved(ipv6=True)]))
 """
 
@@ -50,10 +50,8 @@ def test_slurm_finds_the_loopback_alone_with_ipv6_or_another_address() -> None:
 
 
 def test_up_refuses_such_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_directory.check_loopback()
-    monkeypatch.setattr(
-        run_directory, "is_unresolved", lambda *, ipv6: ("nothing is found", "As root: do that")
-    )
+    loopback.check_loopback()
+    monkeypatch.setattr(loopback, "is_unresolved", lambda *, ipv6: ("nothing is found", "As root: do that"))
     with sentences.raises("host.loopback") as refused:
-        run_directory.check_loopback()
+        loopback.check_loopback()
     assert refused.value.exit_code == EXIT_REFUSED

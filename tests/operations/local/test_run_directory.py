@@ -29,7 +29,7 @@ from node.design.model import SLURMDBD_PORT, Partition, SlurmSettings
 from node.design.sites import LocalSite
 from node.slurm.port_blocks import BLOCK
 from node.system import ports
-from operations.local import run_directory
+from operations.local import loopback, run_directory
 from operations.local.run_directory import FIRST_PORT, LAST_PORT, RunDirectory, free_range
 from tests.support import sentences
 from tests.support.checkout import until
@@ -94,7 +94,7 @@ def test_settings_agree_with_the_folders_of_the_nodes(run: RunDirectory) -> None
     assert made.site.user == getpass.getuser()
     assert made.site.slurmd_port == made.site.slurmctld_port + 1
     assert (made.site.cloud, made.site.blocks) == (
-        LocalSite(str(run.agent_socket), ipv6=run_directory.has_ipv6()),
+        LocalSite(str(run.agent_socket), ipv6=loopback.has_ipv6()),
         {"debug": ((0, 64),)},
     )
     folders = Folders(made)

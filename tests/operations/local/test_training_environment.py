@@ -16,8 +16,8 @@ from infra.environments import digest, lock_digest
 from infra.errors import EXIT_REFUSED, UserError
 from localcloud.machines import base_python
 from node.bootstrap.vm.training import COMPLETE
-from operations.local import benchmark
-from operations.local.benchmark import build_environment, build_own_environment
+from operations.local import environment_builds
+from operations.local.environment_builds import build_environment, build_own_environment
 from tests.support import sentences
 from tests.support.checkout import until
 
@@ -115,7 +115,7 @@ def test_a_users_requirements_may_be_the_mistake(uv: Uv, tmp_path: Path) -> None
     uv.write("#!/bin/sh\nexit 2\n")
     with sentences.raises("training.not-built", tmp_path / "own.txt") as caught:
         build_own_environment(tmp_path, "own.txt", tmp_path / "envs", uv.path)
-    uv.write(f"#!/bin/sh\nexit {benchmark.UNSOLVABLE}\n")
+    uv.write(f"#!/bin/sh\nexit {environment_builds.UNSOLVABLE}\n")
     with sentences.raises("training.packages") as caught:
         build_own_environment(tmp_path, "own.txt", tmp_path / "envs", uv.path)
     assert "connection" not in str(caught.value), "the index has answered"
@@ -202,7 +202,7 @@ def test_builders_wait_for_each_other(make: Callable[..., Path], uv: Uv) -> None
 def test_a_long_build_says_that_it_goes_on(
     make: Callable[..., Path], uv: Uv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark, "HEARTBEAT_SECONDS", 0.03)
+    monkeypatch.setattr(environment_builds, "HEARTBEAT_SECONDS", 0.03)
     threads = threading.active_count()
     uv.hold.touch()
     builder = threading.Thread(target=make)

@@ -19,7 +19,7 @@ from node.bootstrap.vm.training import COMPLETE
 from node.design.model import ClusterDesign, Settings, Site
 from node.slurm.conf import check_paths
 from node.system import rpc
-from operations.local import benchmark, machine_access, run_directory
+from operations.local import container_images, environment_builds, machine_access, run_directory
 from operations.local import containers as container_machines
 from operations.local.run_directory import RunDirectory
 
@@ -168,15 +168,15 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
     if trained is None:
         yield fine("training.environment", "this stack has no training")
         return
-    needed = benchmark.NEEDED_MIB if trained.requirements is None else benchmark.OWN_MIB
+    needed = environment_builds.NEEDED_MIB if trained.requirements is None else environment_builds.OWN_MIB
     target = envs / environments.digest("cpu", trained.requirements, project)
-    if problem := benchmark.noexec_problem(target):
+    if problem := environment_builds.noexec_problem(target):
         yield from_message("training.noexec", Severity.STOPS, problem)
         return
     if (target / COMPLETE).exists() and (target / "bin" / "python").exists():
         yield fine("training.environment", f"built, in {target}")
         return
-    if problem := benchmark.space_problem(target, needed):
+    if problem := environment_builds.space_problem(target, needed):
         yield from_message("training.space", Severity.STOPS, problem)
         return
     if trained.requirements is not None:
@@ -184,8 +184,8 @@ def training_environment(project: Path, trained: BenchmarkDesign | None) -> Iter
         return
     yield fine(
         "training.environment",
-        f"not built yet: `up` downloads {DOWNLOAD} once (TensorFlow); it takes {benchmark.NEEDED_MIB} MiB of "
-        f"{os_errors.free_mib(envs)} in {envs}",
+        f"not built yet: `up` downloads {DOWNLOAD} once (TensorFlow); it takes "
+        f"{environment_builds.NEEDED_MIB} MiB of {os_errors.free_mib(envs)} in {envs}",
     )
 
 
@@ -204,7 +204,7 @@ def containers(
         return
     image = (
         "its image is there"
-        if container_machines.image_exists(design)
+        if container_images.image_exists(design)
         else "`up` makes its image first, some minutes once"
     )
     yield fine("machines.containers", f"each is a container that boots; {image}")

@@ -15,7 +15,7 @@ from node.design.model import ClusterDesign
 from node.slurm.addressing import ports_needed
 from node.system import ports
 from operations import programs
-from operations.local import run_directory
+from operations.local import loopback
 from operations.local.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def answers(*, boots: bool) -> Iterable[Finding]:
     Args:
         boots: Whether machines are containers, which have a network and a Slurm of their own.
     """
-    if (problem := run_directory.is_silent() if boots else run_directory.loopback_problem()) is not None:
+    if (problem := loopback.is_silent() if boots else loopback.loopback_problem()) is not None:
         yield stops("network.loopback", *problem)
         return
     yield fine("network.loopback", "127.0.0.1 answers")

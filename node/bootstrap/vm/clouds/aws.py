@@ -10,8 +10,9 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.design.model import Mount, Settings
+from node.design.model import Settings
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.elastic.drivers.ec2.names import NODES, node_of, nodes_in
 from node.system import http_client as http
 from node.system.cloud_api import Notices

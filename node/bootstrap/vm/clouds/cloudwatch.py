@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 
-from node.aws.services import domain
+from node.aws.api import domain
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import apt, openpgp
+from node.bootstrap.vm import apt, signed_files
 from node.bootstrap.vm.clouds.interface import LOGS
-from node.bootstrap.vm.openpgp import Signer
-from node.design.model import Mount
+from node.bootstrap.vm.signed_files import Signer
 from node.design.sites import AwsSite
+from node.design.storage import Mount
 from node.system import files
 
 AGENT = "opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
@@ -128,6 +128,6 @@ def install_agent(context: Context, region: str) -> None:
     distribution = DISTRIBUTIONS.get(apt.suite(context), "debian")
     url = URL.format(region=region, domain=domain(region), distribution=distribution, file=FILE)
     package = files.folder(context.at("var/tmp/slurm-stacks"), 0o700) / FILE
-    openpgp.fetch_signed(context, url, f"{url}.sig", SIGNER, package, attempts=2)
+    signed_files.fetch_signed(context, url, f"{url}.sig", SIGNER, package, attempts=2)
     context.run("dpkg", "--install", str(package), timeout=120.0)
     package.unlink()

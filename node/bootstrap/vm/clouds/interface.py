@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from node.bootstrap.context import Context
 from node.bootstrap.vm.metadata_guard import Openings
-from node.design.model import Mount
+from node.design.storage import Mount
 from node.system.cloud_api import Notices
 
 LOGS = {

@@ -14,7 +14,8 @@ from node.bootstrap.context import Context, SkipStep
 from node.bootstrap.vm import users
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
-from node.design.model import Mount, Settings
+from node.design.model import Settings
+from node.design.storage import Mount
 from node.system import files
 from node.system.cloud_api import Notice, Notices
 

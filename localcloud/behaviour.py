@@ -1,4 +1,4 @@
-"""The local cloud's settings and rules. They are pure functions, so tests need no machine."""
+"""How the local cloud behaves now: its settings and rules, as pure functions, so tests need no machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from random import Random
 from typing import Any
 
 from localcloud.machines import CloudError
-from node.design.model import LocalCloud
+from node.design.local_cloud import CloudBehaviour
 from node.system import plurals
 from node.system.codec import from_json, to_json
-
-Limits = LocalCloud
-"""The limits that hold now have the same keys as `local` in the stack file."""
 
 CAPACITY = "capacity."
 
@@ -50,7 +47,7 @@ class LaunchAllowance:
 
 
 def allowed(
-    limits: Limits,
+    behaviour: CloudBehaviour,
     living: Iterable[RunningMachine],
     wanted: int,
     gpus: int,
@@ -65,19 +62,19 @@ def allowed(
     running = list(living)
     devices = sum(m.gpus for m in running)
     found = LaunchAllowance(wanted)
-    if limits.quota_nodes is not None and limits.quota_nodes - len(running) < found.count:
+    if behaviour.quota_nodes is not None and behaviour.quota_nodes - len(running) < found.count:
         found = LaunchAllowance(
-            max(0, limits.quota_nodes - len(running)),
+            max(0, behaviour.quota_nodes - len(running)),
             "QuotaExceeded",
-            _exceeded(limits.quota_nodes, "machine", "run", len(running)),
+            _exceeded(behaviour.quota_nodes, "machine", "run", len(running)),
         )
-    if limits.quota_gpus is not None and gpus and (limits.quota_gpus - devices) // gpus < found.count:
+    if behaviour.quota_gpus is not None and gpus and (behaviour.quota_gpus - devices) // gpus < found.count:
         found = LaunchAllowance(
-            max(0, (limits.quota_gpus - devices) // gpus),
+            max(0, (behaviour.quota_gpus - devices) // gpus),
             "QuotaExceeded",
-            _exceeded(limits.quota_gpus, "GPU", "used", devices),
+            _exceeded(behaviour.quota_gpus, "GPU", "used", devices),
         )
-    for pool, most in pools(limits, partition, zone).items():
+    for pool, most in pools(behaviour, partition, zone).items():
         used = sum(_in_pool(machine, pool) for machine in running)
         if most - used < found.count:
             found = LaunchAllowance(
@@ -97,10 +94,12 @@ def _rest(most: int, verb: str, used: int) -> str:
     return f"{used} {verb}, {max(0, most - used)} left"
 
 
-def pools(limits: Limits, partition: str | None, zone: str | None) -> dict[str, int]:
+def pools(behaviour: CloudBehaviour, partition: str | None, zone: str | None) -> dict[str, int]:
     """Return the capacity of each pool to which a machine of this partition and zone belongs."""
     return {
-        pool: limits.capacity[pool] for pool in (partition, f"{partition}/{zone}") if pool in limits.capacity
+        pool: behaviour.capacity[pool]
+        for pool in (partition, f"{partition}/{zone}")
+        if pool in behaviour.capacity
     }
 
 
@@ -108,33 +107,33 @@ def _in_pool(machine: RunningMachine, pool: str) -> bool:
     return pool in (machine.partition, f"{machine.partition}/{machine.zone}")
 
 
-def refusal(limits: Limits, method: str) -> CloudError | None:
+def refusal(behaviour: CloudBehaviour, method: str) -> CloudError | None:
     """Return the error that the setting `api_error` injects into a call; `None` if there is none.
 
     Args:
         method: launch | available_capacity | list | terminate.
     """
-    if limits.api_error is None or (limits.api_error not in OF_EVERY_CALL and method not in LAUNCHES):
+    if behaviour.api_error is None or (behaviour.api_error not in OF_EVERY_CALL and method not in LAUNCHES):
         return None
-    code, message = ERRORS[limits.api_error]
-    return CloudError(code, f"{message} (api_error: {limits.api_error})")
+    code, message = ERRORS[behaviour.api_error]
+    return CloudError(code, f"{message} (api_error: {behaviour.api_error})")
 
 
-def boot_seconds(limits: Limits, machine: str) -> float:
+def boot_seconds(behaviour: CloudBehaviour, machine: str) -> float:
     """Return for how many seconds a machine stays pending; the same for every call with the same machine.
 
     Args:
         machine: Identifies the machine; known before it has an id.
     """
-    return limits.boot_delay + Random(f"boot {machine}").random() * limits.boot_spread
+    return behaviour.boot_delay + Random(f"boot {machine}").random() * behaviour.boot_spread
 
 
-def registers(limits: Limits, machine: str) -> bool:
+def registers(behaviour: CloudBehaviour, machine: str) -> bool:
     """Return whether a machine becomes a node: never if `never_register` is 1, always if it is 0."""
-    return Random(f"register {machine}").random() >= limits.never_register
+    return Random(f"register {machine}").random() >= behaviour.never_register
 
 
-def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
+def changed(behaviour: CloudBehaviour, changes: Mapping[str, Any]) -> CloudBehaviour:
     """Return the settings with changes applied. If one change is wrong, none is applied.
 
     Args:
@@ -144,7 +143,7 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     Raises:
         CloudError: A setting does not exist, or a value is not allowed.
     """
-    defaults, values = to_json(Limits()), to_json(limits)
+    defaults, values = to_json(CloudBehaviour()), to_json(behaviour)
     for key, value in changes.items():
         if key in defaults:
             values[key] = defaults[key] if value is None else value
@@ -155,22 +154,22 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
         else:
             raise CloudError("InvalidRequest", f"no limit is called {key!r}")
     try:
-        result = from_json(Limits, values)
+        result = from_json(CloudBehaviour, values)
     except ValueError as error:
         raise CloudError("InvalidRequest", str(error)) from None
     _check(result)
     return result
 
 
-def _check(limits: Limits) -> None:
-    numbers = {f.name: getattr(limits, f.name) for f in fields(limits)}
-    numbers |= {CAPACITY + pool: count for pool, count in limits.capacity.items()}
+def _check(behaviour: CloudBehaviour) -> None:
+    numbers = {f.name: getattr(behaviour, f.name) for f in fields(behaviour)}
+    numbers |= {CAPACITY + pool: count for pool, count in behaviour.capacity.items()}
     for key, value in numbers.items():
         # NaN fails this comparison, too.
         if isinstance(value, int | float) and not 0 <= value < float("inf"):
             raise CloudError("InvalidRequest", f"{key}: {value} is not 0 or more")
-    if limits.never_register > 1:
-        raise CloudError("InvalidRequest", f"never_register: {limits.never_register} is more than 1")
-    if limits.api_error is not None and limits.api_error not in ERRORS:
+    if behaviour.never_register > 1:
+        raise CloudError("InvalidRequest", f"never_register: {behaviour.never_register} is more than 1")
+    if behaviour.api_error is not None and behaviour.api_error not in ERRORS:
         known = ", ".join(ERRORS)
-        raise CloudError("InvalidRequest", f"api_error: {limits.api_error!r} is none of {known}")
+        raise CloudError("InvalidRequest", f"api_error: {behaviour.api_error!r} is none of {known}")
