@@ -68,19 +68,6 @@ def _put_away(path: Path, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def remove_unused(stack: Stack) -> None:
-    """Remove the stack's folder if nothing but a lock that nobody holds is left there."""
-    path = locations.state_dir(stack) / "lock"
-    if path in _HELD.get():
-        return
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        folders.remove_empty(path.parent)
-        return
-    _put_away(path, descriptor)
-
-
 def acquire_lock(
     path: Path, make_folder: Callable[[], object], busy: Callable[[int], None], *, shared: bool = False
 ) -> int:
