@@ -255,9 +255,9 @@ def ssh(
 @app.command()
 def outputs(stack: StackOption = UNNAMED) -> None:
     """Print the stack's outputs as JSON, for other programs."""
-    from cli import engine as runner
+    from cli import engine
 
-    found = runner.select(stack, load_up(stack).provider).outputs()
+    found = engine.select(stack, load_up(stack).provider).outputs()
     if found is None:
         raise UserError(
             f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`",

@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from cli.changes import jobs
-from cli.engine.state import boot_id
 from infra import os_errors
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.logs.text import printable
 from node.slurm.closing import MOST_BYTES, Mark, parse
 from node.system import plurals
-from node.system.processes import ProcessId
+from node.system.processes import ProcessId, boot_id
 
 WORKING_SECONDS = 600.0
 """For how long another machine's command is taken to work after it has closed partitions."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cli.console.progress import Console
-from cli.engine import state
+from cli.engine import lock
 from cli.providers import login_machine, provider
 from cli.providers.interface import HasController, need
 from infra.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE, UserError
@@ -45,7 +45,7 @@ def make(up: StackUp, file: Path | None, *, bucket: bool) -> dict[str, Any]:
         UserError: It was not taken; there is no file then.
     """
     controller = _controller(up, "backup")
-    with state.locked(up.stack, "backup", shared=True):
+    with lock.locked(up.stack, "backup", shared=True):
         return _make(controller, up, file, bucket=bucket)
 
 
@@ -107,7 +107,7 @@ def restore(up: StackUp, source: str | None, *, bucket: bool, replace: bool) -> 
         UserError: It is refused and nothing was changed, or the controller's boot failed with it.
     """
     controller = _controller(up, "restore")
-    with state.locked(up.stack, "restore"):
+    with lock.locked(up.stack, "restore"):
         return _restore(controller, up, source, bucket=bucket, replace=replace)
 
 

@@ -59,7 +59,7 @@ def make(
 ) -> None:
     """Make an environment from a requirements file, if it is not there yet."""
     from cli.console.progress import Console
-    from cli.engine import state
+    from cli.engine import lock
     from cli.providers import provider
     from cli.providers.interface import MakesEnvironments, need
 
@@ -69,7 +69,7 @@ def make(
         )
     up = load_up(stack)
     maker = need(provider.of(up), MakesEnvironments, up, requirements.name)
-    with state.locked(stack, "env make", shared=True):
+    with lock.locked(stack, "env make", shared=True):
         environment = maker.make_environment(stack, requirements.resolve())
     Console().say("activate it in a shell of the login machine or in a job's script:")
     print(f". {environment}/bin/activate")

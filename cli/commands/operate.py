@@ -43,8 +43,8 @@ from operations.waiting import attempts
 if TYPE_CHECKING:
     from cli.changes.decision import CheckedChanges
     from cli.changes.jobs import Job
-    from cli.engine import Runner
     from cli.engine.plan import Plan
+    from cli.engine.runner import Runner
     from cli.providers.interface import Provider
     from infra.config import StackConfig
     from node.design.model import BenchmarkDesign, ClusterDesign
@@ -198,12 +198,12 @@ def _engine(request: Request, console: Console) -> Runner:
     Raises:
         UserError: This machine lacks something.
     """
-    from cli import engine as runner
+    from cli.engine import select
 
     stack, cluster = request.stack, request.cluster
     check_program(stack, cluster)
     request.provider.check_host(cluster)
-    engine = runner.select(stack, cluster.provider, console.on_event)
+    engine = select(stack, cluster.provider, console.on_event)
     place = "this machine" if cluster.provider == "local" else cluster.provider
     console.say(f"stack {stack.name}: cluster {cluster.name} on {place}", "bold")
     if advice := interrupt.background_hint():
@@ -217,10 +217,10 @@ def _checked(request: Request, engine: Runner, console: Console) -> Change:
     Raises:
         UserError: A change is refused.
     """
-    from cli import engine as runner
+    from cli.engine import outputs_of
 
     stack, cluster = request.stack, request.cluster
-    outputs = runner.outputs_of(engine)
+    outputs = outputs_of(engine)
     former = provider.of_what_is_up(request.up, outputs)
     if request.benchmark:
         former_run = runs.find(former, request.up, request.training, outputs)
@@ -249,7 +249,7 @@ def _prepared(change: Change, console: Console) -> Change:
 
 def _without_old_cluster(change: Change, console: Console) -> Change:
     """Destroy the cluster that is up if the change makes another one in its place."""
-    from cli import engine as runner
+    from cli.engine import select
 
     if not change.checked.recreate:
         return change
@@ -260,7 +260,7 @@ def _without_old_cluster(change: Change, console: Console) -> Change:
     change.former.drain(request.up, change.outputs, console.say, lambda _jobs: None)
     for line in _destroy(request.up, change.former, change.engine, change.outputs, console):
         console.say(line)
-    engine = runner.select(request.stack, request.cluster.provider, console.on_event)
+    engine = select(request.stack, request.cluster.provider, console.on_event)
     return dataclasses.replace(change, engine=engine)
 
 
@@ -403,13 +403,13 @@ def take_down(up: StackUp, console: Console, *, yes: bool = False) -> None:
     Raises:
         UserError: Something is left, and the message names it; or somebody wants to keep the jobs (exit 3).
     """
-    from cli import engine as runner
+    from cli.engine import outputs_of, select
 
     provider.of(up)  # This machine may not be able to run it.
-    engine = runner.select(up.stack, up.provider, console.on_event)
+    engine = select(up.stack, up.provider, console.on_event)
     if hint := interrupt.background_hint():
         console.say(hint, "dim")
-    known = runner.outputs_of(engine)
+    known = outputs_of(engine)
     with engine.changing("down", console.on_event):
         engine.check_destroy()
         chosen = provider.of_what_is_up(up, known)
@@ -431,7 +431,8 @@ def _destroy(
     Raises:
         UserError: Something is left; the message names it.
     """
-    from cli.engine import Look, embedded, nobody
+    from cli.engine import embedded
+    from cli.engine.runner import Look, nobody
     from cli.engine.state import DamagedStateError
 
     damaged = False

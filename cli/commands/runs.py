@@ -151,10 +151,10 @@ def described(provider: Provider, up: StackUp, training: BenchmarkDesign | None)
 
 def _outputs(up: StackUp) -> Outputs | None:
     """Return the outputs of the stack that is up; `None` if `up` would refuse to run at all."""
-    from cli import engine as runner
+    from cli import engine
 
     try:
-        return runner.outputs_of(runner.select(up.stack, up.provider))
+        return engine.outputs_of(engine.select(up.stack, up.provider))
     except UserError:
         return None
 

@@ -32,8 +32,9 @@ import yaml
 
 from cli import selection
 from cli.console.events import Message, OnEvent, Summary, ignore
-from cli.engine import Look, backend, nobody, plugins, state
+from cli.engine import backend, lock, plugins
 from cli.engine.project import REDACTED
+from cli.engine.runner import Look, nobody
 from infra.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, EXIT_USAGE, UserError
 from infra.program import folders, locations, mode, owner
 from infra.program.stack import Stack
@@ -96,7 +97,7 @@ class PulumiRunner:
     @contextlib.contextmanager
     def changing(self, verb: Literal["up", "down"], on_event: OnEvent = ignore) -> Iterator[None]:
         """See `cli.engine.Runner.changing`."""
-        with state.locked(self._stack, verb):
+        with lock.locked(self._stack, verb):
             if self._local:
                 check = owner.check_claim if verb == "up" else owner.check
                 check(self._stack, self.backend)
@@ -309,7 +310,7 @@ class PulumiRunner:
         from cli.engine.engine_events import Translator
 
         translator = Translator(on_event)
-        with state.locked(self._stack, verb), _patient(on_event) as interrupted:
+        with lock.locked(self._stack, verb), _patient(on_event) as interrupted:
             self._interrupted = interrupted
             if self._fallback and create and verb != "preview":
                 on_event(Message(f"the state is kept here, with no login to Pulumi, in {self.backend}"))

@@ -17,7 +17,7 @@ from operations.signals import SIGNALS, handled, handled_signals
 if TYPE_CHECKING:
     import asyncio
 
-    from cli.engine.lifecycle import Lifecycle
+    from cli.engine.verbs import Verbs
 
 GRACE_SECONDS = 20.0
 """Seconds that commands have to clean up after the first signal, before SIGTERM and then SIGKILL."""
@@ -27,7 +27,7 @@ REPEAT_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
+def forwarded(verbs: Verbs, on_event: OnEvent) -> Iterator[None]:
     """Forward signals to the running commands for the body, and start no further command after one.
 
     The run waits for the commands, up to a limit, so that the state stays correct.
@@ -35,10 +35,10 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
     timers: list[threading.Timer] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if life.stopping.is_set():
-            life.processes.signal(signal.SIGKILL)
+        if verbs.stopping.is_set():
+            verbs.processes.signal(signal.SIGKILL)
             return
-        life.stopping.set()
+        verbs.stopping.set()
         # In threads, because a handler must not wait for locks that the interrupted code may hold.
         for delay, forward in (
             # Commands have no terminal, so SIGHUP is sent to them as SIGTERM.
@@ -46,7 +46,7 @@ def forwarded(life: Lifecycle, on_event: OnEvent) -> Iterator[None]:
             (GRACE_SECONDS, signal.SIGTERM),
             (GRACE_SECONDS + 5, signal.SIGKILL),
         ):
-            timer = threading.Timer(delay, life.processes.signal, [forward])
+            timer = threading.Timer(delay, verbs.processes.signal, [forward])
             timer.daemon = True
             timer.start()
             timers.append(timer)

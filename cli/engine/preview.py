@@ -11,7 +11,7 @@ from infra.errors import EXIT_FAILED, EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
-    from cli.engine import Runner
+    from cli.engine.runner import Runner
     from node.design.model import ClusterDesign
 
 _VERBS: dict[Operation, str] = {

@@ -71,6 +71,7 @@ def run(
     mode_: mode.Mode,
     preview: bool,
     on_event: OnEvent,
+    kept: dict[str, Any] | None = None,
     transformation: pulumi.ResourceTransformation | None = None,
 ) -> None:
     """Run the program of the monitor's project until every registration is answered.
@@ -80,6 +81,7 @@ def run(
 
     Args:
         preview: Whether the program is told that this is a dry run.
+        kept: The former outputs of a benchmark that is not changed (`mode.of_benchmark`).
         transformation: Applied to every resource; only a transformation sees the resource's object.
 
     Raises:
@@ -89,6 +91,7 @@ def run(
 
     def isolated() -> None:
         mode.MODE.set(mode_)
+        mode.KEPT.set(kept)
         with _in_project(monitor.project.directory), warnings.catch_warnings():
             # After an error the SDK abandons its other tasks, and Python warns about them. The error itself
             # is raised.

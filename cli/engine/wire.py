@@ -15,7 +15,6 @@ from cli.engine.project import REDACTED
 
 SIGNATURE = "4dabf18193072939515e22adb298388d"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"
-ASSETS = ("c44067f5952c0a294b673a41bacd8c17", "0def7320c3a5731c473e5ecbe6d01bc7")
 RESOURCE = "5cf8f73096256a8f31e491e813e4eb8e"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
@@ -48,10 +47,6 @@ def has_secret(value: Any) -> bool:
 
 def has_unknown(value: Any) -> bool:
     return any(part == UNKNOWN for part in _parts(value))
-
-
-def has_asset(value: Any) -> bool:
-    return any(isinstance(part, dict) and part.get(SIGNATURE) in ASSETS for part in _parts(value))
 
 
 def plain(value: Any) -> Any:

@@ -102,11 +102,11 @@ def of_cluster(stack: Stack) -> str | None:
     Returns:
         None if nothing is known to be up and the stack file names no cloud.
     """
-    from cli.engine import embedded
+    from cli.engine.state import has_state
     from cli.providers.local.provider import LocalProvider
     from infra.config import stack_file
 
-    if LocalProvider().leftovers(StackUp(stack, "local"), dict) or embedded.has_state(stack):
+    if LocalProvider().leftovers(StackUp(stack, "local"), dict) or has_state(stack):
         return "local"
     from cli.providers.clouds import known_clusters
 

@@ -50,6 +50,14 @@ class ProcessId:
         return stat is not None and stat.started == self.started and stat.state not in _GONE
 
 
+def boot_id() -> str:
+    """Return the kernel's id of the current boot; empty if there is none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 class _Stat(NamedTuple):
     state: str
     parent: int

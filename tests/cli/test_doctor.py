@@ -24,7 +24,7 @@ from cli import slurm_release
 from cli.commands import doctor
 from cli.commands.doctor import general
 from cli.commands.doctor.general import windows
-from cli.engine import embedded
+from cli.engine.state import Made, State
 from cli.findings import Check, Finding, Severity, examine, fine, stops, warns
 from cli.providers import provider as providers
 from infra import os_errors
@@ -50,8 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(locations, "run_root", lambda: tmp_path / "runs")
     # The checkout has no program that could be planned.
     monkeypatch.setattr(general, "planned", lambda *_arguments: [])
-    for name in ("SLURM_STACKS_RUNNER", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     return folder
 
 
@@ -203,19 +202,12 @@ def test_the_runner_of_a_new_local_stack(
     with_pulumi(monkeypatch, tmp_path)
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     assert found == fine("runner.owner", f"the Pulumi CLI, {tmp_path / 'pulumi'}")
-    monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
-    sentences.finding(
-        next(iter(general.chosen_runner(Stack(project, "local"), "local"))), "runner.owner", Severity.FINE
-    )
-    monkeypatch.setenv("SLURM_STACKS_RUNNER", "terraform")
-    assert seen(general.chosen_runner(Stack(project, "local"), "local")) == {"runner.choice": "stops"}
 
 
-@pytest.mark.parametrize(("provider", "wish"), [("aws", ""), ("gcp", ""), ("local", "pulumi")])
+@pytest.mark.parametrize("provider", ["aws", "gcp"])
 def test_what_needs_the_cli(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, wish: str
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
-    monkeypatch.setenv("SLURM_STACKS_RUNNER", wish)
     without_pulumi(monkeypatch, tmp_path)
     (found,) = general.chosen_runner(Stack(project, "s"), provider)
     assert (found.check, found.severity) == ("runner.cli", Severity.STOPS)
@@ -248,7 +240,8 @@ def test_after_a_restart_the_state_says_whose_the_stack_is(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_pulumi(monkeypatch, tmp_path)
-    monkeypatch.setattr(embedded, "outputs", lambda *_: {})
+    folders.make_state_dir(stack := Stack(project, "local"))
+    State(stack).put("urn:pulumi:local::p::command:local:Command::a", Made({}))
     (found,) = general.chosen_runner(Stack(project, "local"), "local")
     sentences.finding(found, "runner.owner", Severity.FINE)
 

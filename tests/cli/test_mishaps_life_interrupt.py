@@ -14,13 +14,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from cli.console.events import Message
-from cli.engine import embedded, interrupt
+from cli.engine import interrupt
 from infra.errors import UserError
 from node.system.processes import ProcessId
 from operations import processes
@@ -303,7 +303,7 @@ def test_a_command_that_was_about_to_start_is_reached_too(tmp_path: Path) -> Non
     assert done.returncode == -signal.SIGINT
 
 
-# --- the embedded runner ---------------------------------------------------------------------------------
+# --- without the Pulumi CLI ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -320,13 +320,15 @@ def run_up(tiny: Tiny) -> list[str]:
         from cli import main as cli
         from cli.console.progress import Console
         from infra.errors import UserError
-        from cli.engine import embedded; from infra.program import locations
+        from cli.engine.embedded import EmbeddedRunner
+        from infra.program import locations
         from infra.program.stack import Stack
         locations.run_root = lambda: Path({str(tiny.run_root)!r})
         console = Console()
         try:
             with console.waiting("bringing it up"):
-                embedded.up(Stack(Path({str(tiny.path)!r}), {tiny.stack_name!r}), console.on_event)
+                stack = Stack(Path({str(tiny.path)!r}), {tiny.stack_name!r})
+                EmbeddedRunner(stack).up(console.on_event)
         except UserError as error:
             cli._fail(str(error), error.exit_code)
         finally:
@@ -354,14 +356,12 @@ def slow(tiny: Tiny) -> Iterator[Terminal]:
     terminal.child.wait()
 
 
-def test_ctrl_c_before_anything_was_made_names_nothing_to_go_on_with() -> None:
-    life: Any = SimpleNamespace(
-        summary=lambda: None, stopping=threading.Event(), state=SimpleNamespace(records={}), failures=[]
-    )
-    life.stopping.set()
+def test_ctrl_c_before_anything_was_made_names_nothing_to_go_on_with(tiny: Tiny) -> None:
+    tiny.write("import os, signal; os.kill(os.getpid(), signal.SIGINT); command('a')")
     with pytest.raises(UserError) as caught:
-        embedded._finish(life, lambda _event: None, "`./cluster down` removes what is there")
+        tiny.up()
     assert str(caught.value) == "interrupted; nothing of the stack is there."
+    assert tiny.words == []
 
 
 def test_ctrl_c_says_what_there_is_and_what_to_do(tiny: Tiny, slow: Terminal) -> None:
@@ -382,9 +382,7 @@ def test_a_closed_terminal_is_an_interrupt_too_and_the_state_stays_true(tiny: Ti
     slow.hang_up()
     assert slow.end() == INTERRUPTED
     assert not lives(pid), "the command has ended"
-    assert {name: r["status"] for name, r in tiny.records.items()} == {
-        "tiny-t": "created", "first": "created", "slow": "creating",
-    }  # fmt: skip
+    assert {name: made["whole"] for name, made in tiny.made.items()} == {"first": True, "slow": False}
     tiny.destroy()
     assert tiny.words == ["first+", "slow-", "first-"]
 
@@ -396,8 +394,7 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
     """Processes that a killed run left may take seconds to end, and the next command starts only then."""
     tiny.write(f"""command("half", create="echo $$ > '{tiny.log}.pid'; sleep 60")""")
     with tiny.process("up") as killed:
-        until(lambda: tiny.state_file.exists() and "half" in tiny.records, 60, "the command", 0.02)
-        until(lambda: tiny.records["half"]["process"], 60, "its process", 0.02)
+        until(lambda: tiny.made.get("half", {}).get("process"), 60, "the command", 0.02)
         killed.kill()
     stop = processes.end_leftover
 
@@ -414,7 +411,7 @@ def test_nothing_is_begun_that_ctrl_c_came_before(
         tiny.up() if verb == "up" else tiny.destroy()
     assert raised.value.exit_code == INTERRUPTED
     assert begun == []
-    assert tiny.records["half"]["status"] == "creating"
+    assert not tiny.made["half"]["whole"]
 
 
 def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:
@@ -423,8 +420,7 @@ def test_a_python_command_leaves_no_traceback_on_the_screen(tiny: Tiny) -> None:
         command("snake", create="{python} -c 'import time; open(\\"{there}\\", \\"w\\"); time.sleep(300)'")
     """)
     terminal = Terminal([*run_up(tiny)], dict(os.environ), tiny.path)
-    until(lambda: "snake" in (tiny.records if tiny.state_file.exists() else {}), 60, "the command", 0.02)
-    until(lambda: tiny.records["snake"]["process"], 60, "its process", 0.02)
+    until(lambda: tiny.made.get("snake", {}).get("process"), 60, "the command", 0.02)
     until(there.exists, 60, "a python in the midst of its work", 0.02)
     terminal.press()
     assert terminal.end() == INTERRUPTED
@@ -438,4 +434,4 @@ def test_a_reader_that_has_gone_does_not_stop_a_run_half_way(tiny: Tiny) -> None
     tiny.log.with_name("log.go").touch()
     terminal.end()
     assert tiny.words == ["first+", "last+"]
-    assert tiny.up().counts == {"unchanged": 4}
+    assert tiny.up().counts == {"unchanged": 3}

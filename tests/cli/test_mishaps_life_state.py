@@ -21,8 +21,8 @@ from rich.console import Console as RichConsole
 from cli import main as cli
 from cli.commands import benchmark, operate
 from cli.console.progress import Console
-from cli.engine import embedded, state
-from cli.engine.state import DamagedStateError, Record, State
+from cli.engine import lock
+from cli.engine.state import DamagedStateError, Made, State
 from cli.providers import login_machine
 from cli.providers.local.provider import LocalProvider
 from infra.config import StackConfig, parse
@@ -64,7 +64,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
 def test_a_damaged_state_is_one_message_with_its_cure(tiny: Tiny, text: str) -> None:
     tiny.write("command('a')").up()
     tiny.state_file.write_text(text)
-    for use in (tiny.up, tiny.destroy, lambda: embedded.outputs(tiny.stack)):
+    for use in (tiny.up, tiny.destroy, tiny.engine.outputs):
         with pytest.raises(DamagedStateError) as caught:
             use()
         assert str(caught.value).startswith(f"{tiny.state_file}, the state of the stack, is damaged")
@@ -77,23 +77,28 @@ def test_a_kill_never_cuts_the_state_off(tmp_path: Path) -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from cli.engine.state import Record, State
-state = State(Path(sys.argv[1]), "p", "s")
+from cli.engine.state import Made, State
+from infra.program import folders
+from infra.program.stack import Stack
+stack = Stack(Path(sys.argv[1]), "s")
+folders.make_state_dir(stack)
+state = State(stack)
 for number in range(10**9):
-    state.put(Record(str(number % 50), "t", "n", True, inputs={{"text": "x" * (number % 50) * 200}}))
+    state.put(str(number % 50), Made({{"text": "x" * (number % 50) * 200}}))
 """
-    path = tmp_path / "state.json"
+    stack = Stack(tmp_path, "s")
+    path = State(stack).path
     for number in range(8):
-        with subprocess.Popen([sys.executable, "-c", code, str(path)]) as writer:
+        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as writer:
             until(path.exists, 120, "the first state", 0.001)
             time.sleep(0.01 * number)
             writer.send_signal(signal.SIGKILL)
-        assert not State.load(path).empty
+        assert State.load(stack).made
         path.unlink()
 
 
 def test_a_state_folder_that_is_removed_meanwhile_is_no_traceback(tiny: Tiny) -> None:
-    with state.locked(tiny.stack, "up"):
+    with lock.locked(tiny.stack, "up"):
         shutil.rmtree(locations.state_dir(tiny.stack))
 
 
@@ -102,9 +107,9 @@ def test_a_state_folder_that_is_removed_meanwhile_is_no_traceback(tiny: Tiny) ->
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMachines]:
-    """A cluster with a node, which the embedded runner owns."""
+    """A cluster with a node, which was brought up without the Pulumi CLI."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     machines = FakeMachines(tmp_path, monkeypatch)
     machines.do("cloud-up")
     machines.publish(small())
@@ -137,7 +142,7 @@ def test_down_needs_no_state(
 def test_down_does_not_end_what_another_command_is_bringing_up(local: FakeMachines, console: Console) -> None:
     state_file(local).write_text("{")
     with (
-        state.locked(Stack(local.project, "test"), "up"),
+        lock.locked(Stack(local.project, "test"), "up"),
         sentences.raises("state.busy", "stack test", varies=[f"pid {os.getpid()}"]) as caught,
     ):
         # Another flow of control: what holds a lock itself may go on.
@@ -155,8 +160,8 @@ def test_down_after_a_reboot_needs_no_stack_file(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SLURM_STACKS_PROJECT", str(machines.project))
     (machines.project / "Pulumi.test.yaml").write_text("nonsense: [")
-    state = State(state_file(machines), "p", "test")
-    state.put(Record("urn:1", "command:local:Command", "a", True))
+    folders.make_state_dir(stack := Stack(machines.project, "test"))
+    State(stack).put("urn:pulumi:test::p::command:local:Command::a", Made({}))
     monkeypatch.setattr(sys, "argv", ["cluster", "down", "--stack", "test"])
     with pytest.raises(SystemExit) as caught:
         cli.main()

@@ -24,7 +24,7 @@ from tests.support.tiny_project import Tiny, make
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    for variable in ("PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH", runner.OVERRIDE):
+    for variable in ("PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     return make(tmp_path, monkeypatch).write("command('a')")
 

@@ -34,7 +34,8 @@ from cli.commands import cp as copies
 from cli.commands import report as reports
 from cli.commands.report import Made
 from cli.console.progress import Console
-from cli.engine import automation, backend, embedded, state
+from cli.engine import automation, backend, lock, state
+from cli.engine.embedded import EmbeddedRunner
 from cli.providers import login_machine
 from cli.providers.local import clusters as local_clusters
 from cli.providers.local import running
@@ -117,7 +118,7 @@ class Scene:
         self.stack.file.write_text(STACK_FILE)
         monkeypatch.chdir(self.folder)
         monkeypatch.setenv("SLURM_STACKS_PROJECT", str(self.folder))
-        monkeypatch.setenv("SLURM_STACKS_RUNNER", "embedded")
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
         monkeypatch.setattr(locations, "run_root", lambda: folder / "runs")
         self.slurm = SmallSlurm(folder / "head")
@@ -153,9 +154,9 @@ class Scene:
             return dataclasses.replace(self.slurm.control(command), run=run)
 
         self._monkeypatch.setattr(running, "control", control)
-        put(embedded, "up", "engine up", {})
-        put(embedded, "destroy", "engine down")
-        put(embedded, "outputs", "", {"cluster": {}})
+        put(EmbeddedRunner, "up", "engine up", {})
+        put(EmbeddedRunner, "destroy", "engine down")
+        put(EmbeddedRunner, "outputs", "", {"cluster": {}})
         for name, does, answer in (
             ("check_host", "", None), ("prepare", "packages", None), ("repair", "repair", None),
             ("leftovers", "", []), ("make_environment", "files", "/x/envs/1"),
@@ -198,7 +199,7 @@ class Scene:
         self._monkeypatch.setattr(sys, "stdin", terminal)
 
     def _locks(self) -> None:
-        acquire, put_away, alone = state.acquire_lock, state._put_away, local_clusters._alone
+        acquire, put_away, alone = lock.acquire_lock, lock._put_away, local_clusters._alone
 
         def acquired(*arguments: Any, shared: bool = False) -> int:
             handle = acquire(*arguments, shared=shared)
@@ -215,8 +216,8 @@ class Scene:
                 self.note("record")
                 yield
 
-        self._monkeypatch.setattr(state, "acquire_lock", acquired)
-        self._monkeypatch.setattr(state, "_put_away", released)
+        self._monkeypatch.setattr(lock, "acquire_lock", acquired)
+        self._monkeypatch.setattr(lock, "_put_away", released)
         self._monkeypatch.setattr(local_clusters, "_alone", record)
 
     def run(self, *words: str) -> int:
@@ -374,7 +375,7 @@ def test_a_lock_that_cannot_be_is_one_message_with_its_path(
     else:
         monkeypatch.setattr(os, "open", lambda *_: refuse(errno.EROFS))
     with pytest.raises(UserError, match=re.escape(str(path))):
-        state.acquire_lock(path, lambda: None, lambda _: None)
+        lock.acquire_lock(path, lambda: None, lambda _: None)
     monkeypatch.undo()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -406,8 +407,7 @@ def refusals() -> dict[str, tuple[Callable[[Scene], None], str]]:
 
     def no_room(scene: Scene) -> None:
         folder = folders.make_state_dir(scene.stack)
-        stored = state.State(folder / "state.json", "p", "local")
-        stored.put(state.Record("urn", "t", "n", custom=True))
+        state.State(scene.stack).put("urn", state.Made({}))
         (folder / "state.new").symlink_to("/dev/full")
 
     def no_packages(scene: Scene) -> None:
@@ -558,7 +558,7 @@ def test_the_pulumi_cli_is_asked_before_anything_and_with_the_lock(
     stack = Stack(tmp_path, "test")
     engine = automation.PulumiRunner(stack, local=True)
     with engine.changing(verb), pytest.raises(UserError, match="is working on stack"):
-        contextvars.Context().run(state.locked(stack, "other").__enter__)
+        contextvars.Context().run(lock.locked(stack, "other").__enter__)
     folder = tmp_path / "states" / backend.LOCKS / "organization" / "slurm-stacks" / "test"
     folder.mkdir(parents=True)
     (folder / "1.json").write_text("{}")

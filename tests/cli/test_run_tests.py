@@ -192,7 +192,7 @@ def test_nothing_of_the_callers_leads_the_tests_elsewhere() -> None:
     env = dict.fromkeys(
         (
             *HOSTILE,
-            "SLURM_STACKS_RUNNER",
+            "SLURM_STACKS_STACK",
             "PULUMI_CONFIG_PASSPHRASE",
             "PYTHONPATH",
             "NO_COLOR",

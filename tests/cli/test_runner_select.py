@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import engine as runner
+from cli import engine
 from cli.console.events import Event, Message
 from cli.engine.automation import PulumiRunner
 from infra.program import locations, owner
@@ -20,7 +20,7 @@ from tests.support.tiny_project import Tiny, make
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    for variable in ("PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH", runner.OVERRIDE):
+    for variable in ("PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
     return make(tmp_path, monkeypatch).write("command('a')")
@@ -60,14 +60,14 @@ def said(events: list[Event]) -> str:
 
 @pytest.mark.usefixtures("no_cli")
 def test_without_the_cli_a_local_stack_is_embedded(tiny: Tiny) -> None:
-    assert runner.select(tiny.stack, "local").name == "embedded"
+    assert engine.select(tiny.stack, "local").name == "embedded"
 
 
 @pytest.mark.usefixtures("no_cli")
 @pytest.mark.parametrize("provider", ["aws", "gcp"])
 def test_without_the_cli_a_cloud_is_refused(tiny: Tiny, provider: str) -> None:
     with sentences.raises("runner.needs-pulumi") as raised:
-        runner.select(tiny.stack, provider)
+        engine.select(tiny.stack, provider)
     assert raised.value.exit_code == 3
 
 
@@ -76,7 +76,7 @@ def test_with_the_cli_and_its_plugin_the_cli_runs(
     tiny: Tiny, cli: Callable[[str], Path], provider: str
 ) -> None:
     cli(with_plugin())
-    assert runner.select(tiny.stack, provider).name == "pulumi"
+    assert engine.select(tiny.stack, provider).name == "pulumi"
 
 
 def test_without_the_plugin_the_embedded_runner_takes_over_and_says_so(
@@ -84,7 +84,7 @@ def test_without_the_plugin_the_embedded_runner_takes_over_and_says_so(
 ) -> None:
     calls = cli("[ $2 = ls ] && echo '[]' && exit; echo 'no route to host' >&2; exit 1")
     events: list[Event] = []
-    assert runner.select(tiny.stack, "local", events.append).name == "embedded"
+    assert engine.select(tiny.stack, "local", events.append).name == "embedded"
     assert "cannot get its command plugin (no route to host): the embedded runner takes over" in said(events)
     assert any(line.startswith("plugin install resource command ") for line in calls.read_text().splitlines())
 
@@ -95,12 +95,12 @@ def test_an_embedded_cluster_stays_embedded_when_the_cli_comes(
     tiny.up()
     calls = cli(with_plugin())
     events: list[Event] = []
-    chosen = runner.select(tiny.stack, "local", events.append)
+    chosen = engine.select(tiny.stack, "local", events.append)
     assert chosen.name == "embedded"
     assert "brought up without the Pulumi CLI and stays so until `./cluster down --stack t`" in said(events)
     assert chosen.outputs() == {}
     chosen.destroy()
-    assert runner.select(tiny.stack, "local").name == "pulumi"
+    assert engine.select(tiny.stack, "local").name == "pulumi"
     assert calls.exists()
 
 
@@ -117,11 +117,11 @@ def test_the_cli_refuses_an_embedded_cluster(tiny: Tiny) -> None:
 def test_a_cluster_of_a_backend_is_refused_when_the_cli_has_gone(tiny: Tiny) -> None:
     owner.claim(tiny.stack, "https://api.pulumi.com")
     with sentences.raises("runner.other-owner", "PULUMI_BACKEND_URL=https://api.pulumi.com"):
-        runner.select(tiny.stack, "local")
+        engine.select(tiny.stack, "local")
     owner.release(tiny.stack)
     owner.claim(tiny.stack, owner.fallback_url(tiny.stack))
     with sentences.raises("runner.other-owner", "`./cluster down --stack t`", "`pulumi`"):
-        runner.select(tiny.stack, "local")
+        engine.select(tiny.stack, "local")
 
 
 def test_a_cluster_of_another_backend_is_refused(
@@ -130,22 +130,11 @@ def test_a_cluster_of_another_backend_is_refused(
     calls = cli(with_plugin())
     owner.claim(tiny.stack, "file:///one")
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///one")
-    assert runner.select(tiny.stack, "local").name == "pulumi"
+    assert engine.select(tiny.stack, "local").name == "pulumi"
     monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///two")
     with sentences.raises("runner.other-owner", "PULUMI_BACKEND_URL=file:///one"):
-        runner.select(tiny.stack, "local")
+        engine.select(tiny.stack, "local")
     assert not calls.exists(), "a cluster that is up needs no search for plugins"
-
-
-def test_the_choice_can_be_forced(
-    tiny: Tiny, cli: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli(with_plugin())
-    monkeypatch.setenv(runner.OVERRIDE, "embedded")
-    assert runner.select(tiny.stack, "local").name == "embedded"
-    monkeypatch.setenv(runner.OVERRIDE, "other")
-    with sentences.raises("runner.override"):
-        runner.select(tiny.stack, "local")
 
 
 def test_where_the_user_is_logged_in(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,87 +1,24 @@
-"""The example consumer without the Pulumi CLI: the embedded runner submits real jobs to a real cluster."""
+"""All commands of docs/consuming.md against a real cluster, from another folder."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from infra import outputs
 from tests.support import consumer
-from tests.support.checkout import ROOT, Checkout
-
-RUN = """
-import json, sys
-from pathlib import Path
-from infra.errors import UserError
-from cli.engine import embedded
-from cli.console.events import Summary
-from infra.program.stack import Stack
-events = []
-try:
-    outputs = getattr(embedded, sys.argv[1])(Stack(Path.cwd(), "dev"), events.append)
-except UserError as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.exit_code)
-(summary,) = [event for event in events if isinstance(event, Summary)]
-print(json.dumps({"outputs": outputs, "counts": {str(k): v for k, v in summary.counts.items()}}))
-"""
-
-
-def run(checkout: Checkout, folder: Path, verb: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, verb],
-        cwd=folder,
-        env={**checkout.env, "PYTHONPATH": str(ROOT), "PULUMI_CONFIG_PASSPHRASE": "hush"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+from tests.support.checkout import Checkout
 
 
 @pytest.mark.wide
-def test_the_example_from_its_first_job_to_another_cluster(
-    make_checkout: Callable[..., Checkout], tmp_path: Path
-) -> None:
+def test_every_way_of_the_page_works(make_checkout: Callable[..., Checkout], tmp_path: Path) -> None:
     checkout = make_checkout()
-    folder = consumer.copy(tmp_path / "my job", checkout)
-
-    def done(verb: str) -> tuple[dict[str, Any], int]:
-        ended = run(checkout, folder, verb)
-        assert ended.returncode == 0, ended.stderr
-        found = json.loads(ended.stdout)
-        return found["outputs"], sum(n for op, n in found["counts"].items() if op != "unchanged")
-
-    def refused() -> str:
-        ended = run(checkout, folder, "up")
-        assert ended.returncode == 3
-        return ended.stderr
-
     checkout.cluster("up", check=True)
-    every_way_of_the_page(checkout, tmp_path)
-    try:
-        consumer.Story(
-            checkout,
-            folder,
-            up=lambda: done("up"),
-            refused=refused,
-            destroy=lambda: (done("destroy"), None)[1],
-            cluster_up=lambda: (checkout.cluster("up", check=True), None)[1],
-            cluster_down=lambda: (checkout.cluster("down", check=True), None)[1],
-        ).tell()
-    finally:
-        run(checkout, folder, "destroy")
-
-
-def every_way_of_the_page(checkout: Checkout, tmp_path: Path) -> None:
-    """Run all commands of docs/consuming.md, from another folder."""
     found = json.loads(checkout.cluster("outputs", check=True).stdout)
     cluster = outputs.load(found["cluster"])
     assert cluster.login is not None

@@ -335,7 +335,7 @@ def without_a_partition(checkout: Checkout) -> str:
     return present(checkout).replace("name: debug", "name: other")
 
 
-ENGINE = "cli.engine.embedded.up"
+ENGINE = "cli.engine.embedded.EmbeddedRunner.up"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.checkout import Checkout, until
-from tests.support.mishaps import Command, pids, quick_benchmark, records
+from tests.support.mishaps import Command, made, pids, quick_benchmark
 
 STACK = """
     config:
@@ -35,16 +35,15 @@ def kill_up(checkout: Checkout, stage: str, moment: str, way: str) -> None:
     up = Command(checkout, "up")
 
     def there() -> bool:
-        record = records(checkout).get(stage, {"status": "", "process": None})
-        begun = record["status"] == "creating" and record["process"] is not None
-        # If the moment is missed, the end of the creation counts.
-        return bool(record["status"] == "created" or (begun and moment == "during"))
+        listed = made(checkout).get(stage, {"whole": False, "process": None})
+        # If the moment is missed, the end of the verb counts.
+        return bool(listed["whole"] or (listed["process"] and moment == "during"))
 
     if moment == "follow":
         up.until_said("running on")
     else:
         up.until(there, f"{moment} {stage}")
-    running = [r["process"][0] for r in records(checkout).values() if r["process"]] if way == "all" else []
+    running = [m["process"][0] for m in made(checkout).values() if m["process"]] if way == "all" else []
     assert up.end(group=way == "group") == -signal.SIGKILL
     for pid in running:
         try:
@@ -90,7 +89,7 @@ def test_up_killed_at_every_stage_goes_on_where_it_stopped(make_checkout: Callab
 def test_down_straight_after_a_kill_leaves_nothing(make_checkout: Callable[..., Checkout]) -> None:
     checkout = make_checkout(STACK)
     quick_benchmark(checkout).touch()
-    # tests/cli/test_embedded_failures.py and the test above have the other moments.
+    # tests/cli/test_embedded.py and the test above have the other moments.
     kill_up(checkout, "job", "during", "process")
     nothing_left(checkout, checkout.cluster("down", check=True))
 

@@ -12,6 +12,7 @@ from test_engine_semantics import write
 
 from cli import engine as runner
 from cli.console.events import Event, Message
+from cli.engine.runner import Runner
 from infra.errors import UserError
 from infra.program import locations, owner
 from tests.support.tiny_project import Run, Tiny, make
@@ -46,7 +47,7 @@ def snapshot(folder: Path) -> dict[str, str]:
     }
 
 
-def chosen(tiny: Tiny, events: list[Event] | None = None) -> runner.Runner:
+def chosen(tiny: Tiny, events: list[Event] | None = None) -> Runner:
     found = runner.select(tiny.stack, "local", (events if events is not None else []).append)
     assert found.name == "pulumi"
     return found

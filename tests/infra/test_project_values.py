@@ -67,7 +67,7 @@ READERS: dict[str, Callable[[Stack], tuple[str | None, str | None]]] = {
         StackUp(stack, "aws").design.region,
         known_clusters.settings(stack),
     ),
-    "the embedded runner": lambda stack: (
+    "up without the Pulumi CLI": lambda stack: (
         project.load(stack).config["aws:region"],
         json.dumps({"profile": project.load(stack).config["aws:profile"]}, separators=(",", ":")),
     ),

@@ -1,4 +1,4 @@
-"""One scenario of the example consumer on a real cluster, for the embedded runner and for the Pulumi CLI."""
+"""The example consumer on a real cluster: one scenario, and the commands of its page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def copy(folder: Path, checkout: Checkout) -> Path:
 
 @dataclass
 class Story:
-    """What differs between the two ways of running.
+    """A consumer from its first job to another cluster.
 
     Attributes:
         up: brings the consumer up; returns its outputs and how many resources were created, replaced or

@@ -76,7 +76,7 @@ class Embedded:
 import json, sys
 from pathlib import Path
 from infra.errors import UserError
-from cli.engine import embedded
+from cli.engine.embedded import EmbeddedRunner
 from infra.program import locations
 from infra.program.stack import Stack
 from cli.console.events import OutputLine, ResourceDone
@@ -88,7 +88,7 @@ def note(event):
     if isinstance(event, OutputLine):
         text.append(event.line)
 try:
-    outputs = getattr(embedded, sys.argv[1])(Stack(Path.cwd(), "t"), note) or {}
+    outputs = getattr(EmbeddedRunner(Stack(Path.cwd(), "t")), sys.argv[1])(note) or {}
     failed = False
 except UserError as error:
     text.append(str(error))

@@ -8,14 +8,14 @@ import sys
 from tests.support.checkout import Checkout
 
 PROGRAM = """
-import importlib, os, signal, sys
+import os, pkgutil, signal, sys
 from cli import main
 places, sys.argv = sys.argv[1].split(), ["cluster", *sys.argv[2:]]
 for place in places:
-    module, _, name = place.rpartition(".")
+    holder, _, name = place.rpartition(".")
     def end(*_arguments, **_options):
         os.kill(os.getpid(), signal.SIGKILL)
-    setattr(importlib.import_module(module), name, end)
+    setattr(pkgutil.resolve_name(holder), name, end)
 main.main()
 """
 CLOSED = "cli.changes.decision._agreed"

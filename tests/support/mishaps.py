@@ -43,11 +43,11 @@ def quick_benchmark(checkout: Checkout) -> Path:
     return hold
 
 
-def records(checkout: Checkout) -> dict[str, dict[str, Any]]:
-    """Return the embedded runner's records of commands by the end of their names: `cloud`, `head`, …"""
+def made(checkout: Checkout) -> dict[str, dict[str, Any]]:
+    """Return what the state lists, by the end of the commands' names: `cloud`, `head`, …"""
     state = checkout.state / "state.json"
-    content = json.loads(state.read_text()) if state.exists() else {"resources": []}
-    return {r["name"].rpartition("-")[2]: r for r in content["resources"] if r["custom"]}
+    content = json.loads(state.read_text()) if state.exists() else {"made": {}}
+    return {urn.rpartition("-")[2]: each for urn, each in content["made"].items()}
 
 
 def pids(checkout: Checkout, program: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""A tiny Pulumi project in a temporary folder, for the tests of the runners."""
+"""A tiny Pulumi project in a temporary folder, for the tests of the engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.console.events import Event, Message, OutputLine, ResourceDone, Summary
-from cli.engine import embedded
+from cli.engine.embedded import EmbeddedRunner
 from cli.engine.state import STATE_FILE
 from infra.program import locations
 from infra.program.stack import Stack
@@ -109,9 +109,10 @@ class Tiny:
         return locations.state_dir(self.stack) / STATE_FILE
 
     @property
-    def records(self) -> dict[str, dict[str, Any]]:
-        """Return the recorded resources by name."""
-        return {record["name"]: record for record in json.loads(self.state_file.read_text())["resources"]}
+    def made(self) -> dict[str, dict[str, Any]]:
+        """Return what the state lists, by the commands' names."""
+        listed = json.loads(self.state_file.read_text())["made"] if self.state_file.exists() else {}
+        return {urn.rpartition("::")[2]: made for urn, made in listed.items()}
 
     def write(self, program: str, config: str = "", *, prelude: bool = True) -> Tiny:
         text = (PRELUDE.format(log=str(self.log)) if prelude else "") + textwrap.dedent(program)
@@ -120,19 +121,18 @@ class Tiny:
         self.stack.file.write_text(textwrap.dedent(config))
         return self
 
-    def up(self) -> Run:
+    @property
+    def engine(self) -> EmbeddedRunner:
+        return EmbeddedRunner(self.stack)
+
+    def up(self, *, benchmark: bool = True) -> Run:
         self.events = []
-        outputs = embedded.up(self.stack, self.events.append)
+        outputs = self.engine.up(self.events.append, benchmark=benchmark)
         return Run(outputs, self.events)
 
     def destroy(self) -> Run:
         self.events = []
-        embedded.destroy(self.stack, self.events.append)
-        return Run(None, self.events)
-
-    def preview(self) -> Run:
-        self.events = []
-        embedded.preview(self.stack, self.events.append)
+        self.engine.destroy(self.events.append)
         return Run(None, self.events)
 
     @property
@@ -155,14 +155,15 @@ class Tiny:
             from pathlib import Path
             sys.path.insert(0, {str(ROOT)!r})
             from infra.errors import UserError
-            from cli.engine import embedded, interrupt; from infra.program import locations
+            from cli.engine import embedded, interrupt
+            from infra.program import locations
             from infra.program.stack import Stack
             locations.run_root = lambda: Path({str(self.run_root)!r})
             interrupt.GRACE_SECONDS = {grace!r} or interrupt.GRACE_SECONDS
             exec({before!r})
             try:
                 stack = Stack(Path({str(self.path)!r}), {self.stack_name!r})
-                embedded.{verb}(stack, lambda e: print(e, flush=True))
+                embedded.EmbeddedRunner(stack).{verb}(lambda e: print(e, flush=True))
             except UserError as error:
                 sys.exit(f"UserError: {{error}}")
             """)

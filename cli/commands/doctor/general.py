@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli import engine as runner
 from cli import slurm_release
 from cli.changes import table
 from cli.commands import runs
-from cli.engine import embedded
+from cli.engine.state import has_state
 from cli.findings import Finding, Severity, failed_check, fine, from_error, from_message, stops, warns
 from cli.hints import HOW_TO_INSTALL, hint
 from cli.providers.interface import PlansChanges
@@ -160,27 +159,18 @@ def environment() -> Iterable[Finding]:
 
 
 def chosen_runner(stack: Stack, provider: str) -> Iterable[Finding]:
-    """Check which runner would bring the stack up, as `runner.select` decides, and who owns its cluster."""
+    """Check which runner would bring the stack up (`cli.engine.select`), and who owns its cluster."""
     check = "runner.owner"
-    wish = os.environ.get(runner.OVERRIDE, "")
-    if wish not in ("", "embedded", "pulumi"):
-        yield stops(
-            "runner.choice", f"${runner.OVERRIDE} is {wish!r}", "Set it to embedded or pulumi, or unset it."
-        )
-        return
     cli = shutil.which("pulumi")
-    if provider != "local" or wish == "pulumi":
+    if provider != "local":
         if cli is None:
-            needs = "this provider" if provider != "local" else f"${runner.OVERRIDE}=pulumi"
-            yield stops("runner.cli", f"no `pulumi` on PATH, and {needs} needs it", HOW_TO_INSTALL)
+            yield stops("runner.cli", "no `pulumi` on PATH, and this provider needs it", HOW_TO_INSTALL)
         else:
             yield fine("runner.cli", f"the Pulumi CLI, {cli}")
         return
     holder = owner.read(stack)
-    if holder is None and embedded.outputs(stack) is not None:
+    if holder is None and has_state(stack):
         holder = owner.EMBEDDED
-    if wish == "embedded":
-        cli = None
     if holder == owner.EMBEDDED:
         yield fine(check, "the embedded runner, which has brought this stack up")
     elif cli is None and holder is None:
@@ -229,7 +219,7 @@ def state(stack: Stack) -> Iterable[Finding]:
 
 
 def _busy(lock: Path) -> str | None:
-    """Return who holds the stack's lock (`cli.engine.state`); `None` if nobody does."""
+    """Return who holds the stack's lock (`cli.engine.lock`); `None` if nobody does."""
     try:
         with lock.open(errors="replace") as file:
             # The lock is released at once, and shared with other processes that only check it.

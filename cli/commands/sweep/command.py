@@ -19,7 +19,7 @@ from cli.commands.sweep.table import Board, show_summary
 from cli.commands.sweep.watch import Progress, Remote, SweepEndedError, SweepGoneError, watch
 from cli.console.progress import Console
 from cli.console.tables import output
-from cli.engine import interrupt, state
+from cli.engine import interrupt, lock
 from cli.providers.interface import HasLoginMachine, Runs
 from infra.benchmark import BenchmarkRun, interpreter
 from infra.design import benchmark_design
@@ -71,7 +71,7 @@ class Sweep:
             number, plan = self._under_way(wanted)
             if plan is None or plan.unsubmitted:
                 # Watching needs no lock. No `up` or `down` changes the cluster while jobs are submitted.
-                with state.locked(self._stack, "run", shared=True):
+                with lock.locked(self._stack, "run", shared=True):
                     plan = self._submit(plan or self._begin(wanted, number))
             progress = Progress(plan, self._stack.project)
             try:
@@ -101,7 +101,7 @@ class Sweep:
                 self._console.say(f"no sweep of stack {self._stack.name} is under way")
                 return
             progress = Progress(self._plan(seen), self._stack.project)
-            with state.locked(self._stack, "run --cancel", shared=True):
+            with lock.locked(self._stack, "run --cancel", shared=True):
                 ended = self._remote.cancel(progress.plan.runs)
             progress.take(progress.open, self._remote.show(progress.open))
             self._console.say(f"{plurals.count(len(ended), 'job')} ended; {_have(progress)}")

@@ -226,7 +226,7 @@ def refuse_taken(
 
 def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> Iterable[Finding]:
     """Whether the cluster's name is free; no finding without credentials, which another check reports."""
-    from cli import engine as runner
+    from cli import engine
 
     place = ClusterRef.of(design)
     try:
@@ -244,7 +244,7 @@ def name_findings(provider: Provider, stack: Stack, design: ClusterDesign) -> It
         yield fine("name", f"no cluster is named {place.cluster} there yet")
         return
     try:
-        known = ClusterRef.known(runner.outputs_of(runner.select(stack, design.provider))())
+        known = ClusterRef.known(engine.outputs_of(engine.select(stack, design.provider))())
     except UserError:  # without the engine, which another check reports
         known = None
     if not is_own(stack, place, known):

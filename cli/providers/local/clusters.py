@@ -138,10 +138,9 @@ def other_owners(stack: Stack) -> str:
 
 def why_gone(stack: Stack, run: RunDirectory) -> str:
     """Return the message for a cluster whose run directory is missing or incomplete."""
-    # Imported here, because it imports parts of Pulumi, which most commands do not need.
-    from cli.engine import embedded
+    from cli.engine.state import has_state
 
-    if run.path.exists() or not embedded.has_state(stack):
+    if run.path.exists() or not has_state(stack):
         return f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`"
     return (
         f"stack {stack.name} was up, but {run.path} is gone: the machine was restarted, or "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.engine import state
+from cli.engine import lock
 from cli.providers.interface import (
     HasController,
     HasFilesHere,
@@ -169,13 +169,13 @@ class LocalProvider(
 
         if not RunDirectory.of(up.stack).path.exists():
             return
-        with state.locked(up.stack, "up"):
+        with lock.locked(up.stack, "up"):
             cluster.repair(up.stack, say)
 
     def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:
         from operations.local.agent import end_cluster
 
-        with state.locked(up.stack, "down"):
+        with lock.locked(up.stack, "down"):
             end_cluster(RunDirectory.of(up.stack))
             owner.release(up.stack)
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from pulumi.automation.errors import CommandError
 
-from cli.engine import Look
 from cli.engine.automation import PulumiRunner, resources_of
 from cli.engine.engine_events import Translator
+from cli.engine.runner import Look
 from cli.providers.clouds import heads
 from infra.clouds.commands import ClusterRef
 from infra.config import parse

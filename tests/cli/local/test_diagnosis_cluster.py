@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.engine import embedded
+from cli.engine import state
 from cli.findings import Finding, Severity
 from cli.providers.local.diagnosis import cluster
 from infra.program import folders, locations, owner
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(project: Path) -> RunDirectory:
-    """A run directory that the embedded runner owns."""
+    """The run directory of a cluster that was brought up without the Pulumi CLI."""
     owner.claim(Stack(project, "test"), owner.EMBEDDED)
     made = RunDirectory.make(Stack(project, "test"))
     (made.path / "run").mkdir()
@@ -82,7 +82,7 @@ def test_nothing_is_there(project: Path) -> None:
 
 
 def test_a_restart_has_taken_the_run_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "outputs", lambda *_: {"cluster": {}})
+    monkeypatch.setattr(state, "outputs", lambda *_: {"cluster": {}})
     assert seen([the(project)]) == {"cluster.state": "warns"}
     sentences.finding(the(project), "cluster.state", Severity.WARNS)
 

@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,12 @@ from infra import bundle
 from infra.benchmark import Workload
 from infra.errors import EXIT_REFUSED, UserError
 from infra.outputs import load
+from infra.program.stack import Stack
 from node.design.model import SlurmSettings
 from node.system.processes import ProcessId
 from operations.local import __main__ as entry
 from operations.local import benchmark, cluster, system_packages
+from operations.local.run_directory import RunDirectory
 from tests.support import sentences
 from tests.support.checkout import ROOT, until
 from tests.support.doubles import DEBUG, design
@@ -407,6 +409,26 @@ def test_the_environment_lies_where_the_cluster_looks(
     ((project, kind, envs, uv),) = asked
     assert (project, kind, envs) == (local.project, "cpu", (local.run.apps / "envs").resolve())
     assert uv == Path(sys.executable).with_name("uv")
+
+
+# --- the contract of the verbs that delete ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", range(4), ids=["nothing", "a folder", "a cloud", "no head"])
+def test_what_deletes_succeeds_on_what_is_half_made_and_on_what_is_gone(
+    local: FakeMachines, made: int
+) -> None:
+    """An engine runs these verbs of all that was begun, and stops where one of them fails."""
+    steps: list[Callable[[], object]] = [
+        lambda: RunDirectory.make(Stack(local.project, "test")),
+        lambda: local.do("cloud-up"),
+        lambda: local.publish(DESIGN),
+    ]
+    for step in steps[:made]:
+        step()
+    for verb in ("head-down", "terminate-nodes", "cloud-down") * 2:
+        local.do(verb)
+    assert not local.run.path.exists()
 
 
 # --- the command line ------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.engine import embedded
+from cli.engine import state
 from cli.findings import Finding, Severity, fine, from_message, stops, warns
 from cli.providers import condition
 from cli.providers.local import host_checks
@@ -53,7 +53,7 @@ def present(stack: Stack, design: ClusterDesign | None = None) -> Iterable[Findi
                 f"{run.path} is gone, and processes of the cluster in it are left: {_listed(left)}",
                 f"{down} ends them.",
             )
-        elif embedded.outputs(stack):
+        elif state.outputs(stack):
             yield warns(
                 "cluster.state",
                 f"was up, and {run.path} is gone: the machine was restarted, or the folder was removed",
