@@ -330,6 +330,7 @@ FOLDERS = ("node", "cli", "operations", "localcloud", "workload", "infra", "comp
 OF_CLOUDS = {
     # The words of AWS Batch, of Step Functions, of EC2 Image Builder, and of Google's machines.
     "cli/providers/batch/commands.py", "cli/providers/batch/jobs.py", "cli/providers/batch/teardown.py",
+    "cli/providers/batch/waits.py",
     "infra/aws/batch/states.py", "operations/aws/batch/service.py", "operations/aws/batch/shutdown.py",
     "operations/aws/images.py", "operations/gcp/machines.py", "node/elastic/drivers/gce/driver.py",
     "node/elastic/drivers/gce/launches.py",

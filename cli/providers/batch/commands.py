@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cli.hints import hint
+from cli.providers.batch import budget, run_records, waits
 from cli.providers.batch import jobs as batch_jobs
 from cli.providers.interface import Runs
 from infra.aws.batch import access
@@ -64,13 +65,13 @@ class BatchCommands:
             "batch": {"environment": _state(environment), "queue": _state(queue)},
             "jobs": [_job(service, job, environment, queue, now) for job in found if not job.ended],
             "ended": [
-                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": batch_jobs.ended(job)}
+                {"id": job.id, "name": job.name, "nodes": job.nodes, "how": waits.ended(job)}
                 for job in found[::-1] if job.ended
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
                 "unknown": [] if price is not None else [partition.name], "damaged": [],
-                "budget": batch_jobs.budget(service),
+                "budget": budget.budget(service),
             },
         }  # fmt: skip
 
@@ -203,7 +204,7 @@ def _run(
                 service,
                 nodes,
                 number=number,
-                before=lambda count: batch_jobs.prepare(service, count, console.say),
+                before=lambda count: budget.prepare(service, count, console.say),
                 now=console.now,
             )
             console.say(f"job {job.id} ({job.name}) on {plurals.count(job.nodes, 'node')}")
@@ -215,7 +216,7 @@ def _run(
             EXIT_INTERRUPTED,
             code="batch.interrupted",
         ) from None
-    console.say(f"kept as {batch_jobs.keep_record(stack, record)}", "dim")
+    console.say(f"kept as {run_records.keep_record(stack, record)}", "dim")
     return record
 
 
@@ -245,7 +246,7 @@ def _job(
         "state": STATES.get(job.status, phases.PENDING),
         "elapsed_seconds": job.seconds(now),
         "nodes": job.nodes,
-        "cause": batch_jobs.waits(job, environment, queue) or None,
+        "cause": waits.waits(job, environment, queue) or None,
     }
 
 
@@ -300,4 +301,4 @@ def _state(found: dict[str, Any] | None) -> str:
         return "is not there"
     state = f"{found.get('state')}, {found.get('status')}".lower()
     reason = found.get("statusReason")
-    return f"{state}: {batch_jobs.explained_reason(reason)}" if reason else state
+    return f"{state}: {waits.explained_reason(reason)}" if reason else state

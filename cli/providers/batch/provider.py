@@ -9,7 +9,7 @@ from cli.hints import hint
 from cli.providers.aws.provider import OnAws
 from cli.providers.batch import changes, queues, teardown
 from cli.providers.batch.commands import BatchCommands
-from cli.providers.clouds import known_clusters
+from cli.providers.clouds import known_clusters, name_clashes
 from cli.providers.interface import (
     ChecksItsEnd,
     HasController,
@@ -111,7 +111,7 @@ class BatchProvider(BatchCommands, OnAws, ChecksItsEnd, HasOwnReport):
         agree: Callable[[Sequence[Job]], None],
     ) -> None:
         known_clusters.refuse_unknown_account(up.stack)
-        known_clusters.refuse_foreign(self, up, outputs)
+        name_clashes.refuse_foreign(self, up, outputs)
         teardown.drain(known_clusters.made(up, outputs), up.stack, say, agree)
 
     def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:

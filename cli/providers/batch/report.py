@@ -18,7 +18,7 @@ from typing import Any
 from cli.commands.report import charts, draw, words
 from cli.commands.report.charts import Chart, Dot, Line, Style
 from cli.commands.report.page import Drawn, environment
-from cli.providers.batch import jobs
+from cli.providers.batch import run_records
 from node.system import plurals
 
 FILE = Path(__file__).with_name("published.csv")
@@ -96,13 +96,13 @@ def ours(records: list[dict[str, Any]]) -> list[Row]:
             job=str(record["job_id"]),
         )
         for record in records
-        if (rate := jobs.rate(record)) is not None
+        if (rate := run_records.rate(record)) is not None
     ]
 
 
 def make(stack: str) -> tuple[str, str]:
     """Return the page, ResNet-50 on AWS Batch, and the table of a stack."""
-    theirs, our_rows = published(), ours(jobs.load_records(stack))
+    theirs, our_rows = published(), ours(run_records.load_records(stack))
     rows = [*our_rows, *theirs]
     times = _speed_ups(our_rows) | _speed_ups(theirs)
     return _page(stack, our_rows, rows, times, datetime.now(UTC)), _table(rows, times)

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cli.providers.clouds import known_clusters
+from cli.providers.clouds import known_clusters, name_clashes
 from cli.providers.interface import KeepsStorage, Provider
 from infra.clouds.commands import ClusterRef
 from infra.effects import Kind
@@ -96,7 +96,7 @@ class CloudProvider(Provider, KeepsStorage):
 
         checks = [*self.checks(design)]
         if design is not None:
-            checks.append(Check("name", functools.partial(known_clusters.name_findings, self, stack, design)))
+            checks.append(Check("name", functools.partial(name_clashes.name_findings, self, stack, design)))
         return checks
 
     def check_changes(
@@ -110,7 +110,7 @@ class CloudProvider(Provider, KeepsStorage):
     ) -> CheckedChanges:
         self._check_account(design, say)
         known, wanted = ClusterRef.known(outputs(), design.provider_settings), ClusterRef.of(design)
-        known_clusters.refuse_taken(self, stack, design, known, say)
+        name_clashes.refuse_taken(self, stack, design, known, say)
         checked = self._compare(stack, design, self.cloud(known or wanted), say, replace=replace)
         # From here on, something of this cluster may exist.
         known_clusters.note_cluster(stack, wanted)
@@ -130,7 +130,7 @@ class CloudProvider(Provider, KeepsStorage):
         Raises:
             UserError: As for `of_name`.
         """
-        return known_clusters.stacks_of_name(self.cloud(ClusterRef.of(design)))
+        return name_clashes.stacks_of_name(self.cloud(ClusterRef.of(design)))
 
     def _check_account(self, design: ClusterDesign, say: Callable[[str], None]) -> None:
         """Refuse an `up` that the account or this machine could not carry out, with all reasons at once.

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from cli.providers.clouds import known_clusters
+from cli.providers.clouds import known_clusters, name_clashes
 from cli.providers.clouds.base import CloudProvider
 from cli.providers.interface import HasController, KnowsMachines, Lacks, MakesEnvironments
 from cli.providers.slurm import SlurmCommands
@@ -138,7 +138,7 @@ class SlurmCloudProvider(SlurmCommands, CloudProvider, HasController, KnowsMachi
         from cli.providers.clouds import running
 
         known_clusters.refuse_unknown_account(up.stack)
-        known_clusters.refuse_foreign(self, up, outputs)
+        name_clashes.refuse_foreign(self, up, outputs)
         try:
             (place, *_) = known_clusters.made(up, outputs)
             known_clusters.note_cluster(up.stack, place)

@@ -18,7 +18,7 @@ from cli.commands.report import command as reports
 from cli.console.progress import Console
 from cli.findings import Severity
 from cli.providers import provider
-from cli.providers.batch import diagnosis, jobs
+from cli.providers.batch import budget, diagnosis, jobs, run_records
 from cli.providers.batch.commands import parse_nodes
 from cli.providers.batch.provider import BatchProvider
 from cli.providers.interface import Runs
@@ -76,7 +76,7 @@ def test_status_and_logs_and_run(
     assert capsys.readouterr().out.splitlines()[:2] == ["line 48", "line 49"]
     chosen.run(up, Console(), Runs(nodes="2"))
     assert "98000.5" in capsys.readouterr().out
-    (record,) = jobs.load_records("aws-batch")
+    (record,) = run_records.load_records("aws-batch")
     assert record["job_name"].startswith("aws-batch-2-"), "moto itself takes no other number of nodes"
     with sentences.raises("sweep.batch-options"):
         chosen.run(up, Console(), Runs(nodes="2", gpus="1"))
@@ -128,14 +128,14 @@ def test_who_submits_opens_what_is_closed_if_the_budget_covers_it(
     # Twenty machines for five minutes are 52 USD.
     spend(38 * 10 - 5)
     with sentences.raises("batch.budget-spent", 47, "20 nodes", 100) as caught:
-        jobs.submit(service, before=lambda nodes: jobs.prepare(service, nodes, said.append))
+        jobs.submit(service, before=lambda nodes: budget.prepare(service, nodes, said.append))
     assert (caught.value.exit_code, service.jobs()) == (EXIT_REFUSED, [])
     spend(38 * 9)
-    jobs.prepare(service, 20, said.append)
+    budget.prepare(service, 20, said.append)
     assert said == [], "nothing is closed"
     batch.update_job_queue(jobQueue="tf-queue", state="DISABLED")
     batch.update_compute_environment(computeEnvironment="tensorflow-gpu-fsx-ce", state="DISABLED")
-    jobs.prepare(service, 20, said.append)
+    budget.prepare(service, 20, said.append)
     assert said == [
         "environment tensorflow-gpu-fsx-ce was disabled: it is enabled again",
         "queue tf-queue was disabled: it is enabled again",
@@ -225,7 +225,7 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for number, (nodes, rate) in enumerate(((1, 6000.0), (20, 108000.0), (20, 110000.0))):
-        jobs.keep_record(
+        run_records.keep_record(
             "aws-batch",
             {
                 "job_id": f"job-{number}", "job_name": "n", "machine": "p3dn.24xlarge", "nodes": nodes,
@@ -255,7 +255,7 @@ def test_the_report_has_our_runs_beside_the_published_scaling(
     assert "<svg" in page
     assert "on 160 GPUs, in images a second: 110,000." in page
     assert "http://www.w3.org" not in page.replace('xmlns="http://www.w3.org/2000/svg"', ""), "loads nothing"
-    for file in jobs.records_folder("aws-batch").iterdir():
+    for file in run_records.records_folder("aws-batch").iterdir():
         file.unlink()
     without = Page(reports.make(["aws-batch"], tmp_path, project=ROOT).page.read_text())
     assert "Job" not in without.of("th"), "a column of which no row has anything"

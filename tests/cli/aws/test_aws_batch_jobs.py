@@ -13,7 +13,7 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from cli.providers.batch import jobs
+from cli.providers.batch import jobs, run_records, waits
 from infra.errors import EXIT_USAGE, NotUpError
 from operations.aws.batch.service import BatchService, Job
 from tests.support import sentences
@@ -90,9 +90,9 @@ def test_a_run_ends_in_the_record_of_its_log(service: BatchService, batch_accoun
         made.id, 20, 160, "p3dn.24xlarge",
     )  # fmt: skip
     assert record["result"] == RESULT
-    jobs.keep_record("aws-batch", record)
-    (again,) = jobs.load_records("aws-batch")
-    assert jobs.rate(again) == 98000.5
+    run_records.keep_record("aws-batch", record)
+    (again,) = run_records.load_records("aws-batch")
+    assert run_records.rate(again) == 98000.5
 
 
 def test_a_job_without_a_result_is_an_error_with_the_end_of_its_log(
@@ -169,7 +169,7 @@ VALID = {"state": "ENABLED", "status": "VALID", "computeResources": {"maxvCpus":
     ],
 )  # fmt: skip
 def test_a_waiting_job_says_why(one: Job, environment: Any, queue: Any, said: str) -> None:
-    assert said in jobs.waits(one, environment, queue)
+    assert said in waits.waits(one, environment, queue)
 
 
 def test_a_job_with_a_file_system_of_its_own_is_started_by_the_state_machine() -> None:

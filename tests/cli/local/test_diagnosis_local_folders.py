@@ -10,7 +10,7 @@ import pytest
 
 from cli.findings import Severity, examine
 from cli.providers.local import diagnosis, host_checks
-from cli.providers.local.diagnosis import cluster
+from cli.providers.local.diagnosis import cluster_folders
 from infra import os_errors
 from infra.environments import digest, lock_digest
 from infra.program import folders, locations
@@ -38,20 +38,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os_errors, "noexec", lambda _: False)
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 50_000)
-    monkeypatch.setattr(cluster, "_unsafe", lambda _: [])
+    monkeypatch.setattr(cluster_folders, "_unsafe", lambda _: [])
     # A test's folder has a long name.
-    monkeypatch.setattr(cluster, "_too_long", lambda *_: None)
+    monkeypatch.setattr(cluster_folders, "_too_long", lambda *_: None)
     return tmp_path / "project"
 
 
 def of_run(project: Path) -> dict[str, str]:
-    return seen(cluster.run_folder(Stack(project, "test"), DESIGN))
+    return seen(cluster_folders.run_folder(Stack(project, "test"), DESIGN))
 
 
 def test_a_user_with_and_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(cluster.user()) == {"user.name": "fine"}
+    assert seen(cluster_folders.user()) == {"user.name": "fine"}
     monkeypatch.setattr(host_checks, "unnamed_user", lambda: "user 7 has no name. Have a line added.")
-    assert seen(cluster.user()) == {"user.name": "stops"}
+    assert seen(cluster_folders.user()) == {"user.name": "stops"}
 
 
 def test_a_run_directory_that_may_be(project: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_run_directory_where_nothing_can_be_executed(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
-    (found,) = cluster.run_folder(Stack(project, "test"), DESIGN)
+    (found,) = cluster_folders.run_folder(Stack(project, "test"), DESIGN)
     assert seen([found]) == {"run.folder": "stops"}
     sentences.finding(found, "run.folder", Severity.STOPS)
 
@@ -102,7 +102,9 @@ def test_folders_above_in_which_others_could_exchange_the_cluster(
     def unsafe() -> dict[str, str]:
         # The folders of pytest itself are for their owner alone.
         above = {str(folder) for folder in tmp_path.parents}
-        return seen(f for f in cluster._unsafe(run) if f.found.split()[0] not in above | {str(tmp_path)})
+        return seen(
+            f for f in cluster_folders._unsafe(run) if f.found.split()[0] not in above | {str(tmp_path)}
+        )
 
     for mode, expected in (
         (0o1777, {}),
@@ -126,42 +128,42 @@ def test_folders_above_in_which_others_could_exchange_the_cluster(
 def test_sockets_whose_names_would_be_too_long(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     short = Path("/tmp/slurm-stacks-4294967295/0123456789")
-    assert cluster._too_long(short, DESIGN) is None
+    assert cluster_folders._too_long(short, DESIGN) is None
     long = design(Partition("p" * 40, "local.small", 1, 100, 0, 2))
-    assert "bytes too long" in (cluster._too_long(short, long) or "")
+    assert "bytes too long" in (cluster_folders._too_long(short, long) or "")
     monkeypatch.setattr(locations, "run_root", lambda: short.parent)
-    found = {f.check: f for f in cluster.run_folder(Stack(project, "test"), long)}
+    found = {f.check: f for f in cluster_folders.run_folder(Stack(project, "test"), long)}
     assert seen([found["run.path"]]) == {"run.path": "stops"}
     assert "p" * 40 in found["run.path"].found
 
 
 def test_the_training_environment(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(cluster.training_environment(project, None)) == {"training.environment": "fine"}
-    (found,) = cluster.training_environment(project, TRAINED)
+    assert seen(cluster_folders.training_environment(project, None)) == {"training.environment": "fine"}
+    (found,) = cluster_folders.training_environment(project, TRAINED)
     assert seen([found]) == {"training.environment": "fine"}
     sentences.finding(found, "training.environment", Severity.FINE, "`up`")
 
     target = locations.cache_root() / "apps" / "envs" / lock_digest(project, "cpu")
     (target / "bin").mkdir(parents=True)
     (target / COMPLETE).touch()
-    (found,) = cluster.training_environment(project, TRAINED)
+    (found,) = cluster_folders.training_environment(project, TRAINED)
     sentences.finding(found, "training.environment", Severity.FINE, "`up`")
     (target / "bin" / "python").touch()
-    (found,) = cluster.training_environment(project, TRAINED)
+    (found,) = cluster_folders.training_environment(project, TRAINED)
     sentences.finding(found, "training.environment", Severity.FINE, target)
     monkeypatch.setattr(os_errors, "free_mib", lambda _: 1)
-    assert seen(cluster.training_environment(project, TRAINED)) == {"training.environment": "fine"}
+    assert seen(cluster_folders.training_environment(project, TRAINED)) == {"training.environment": "fine"}
 
 
 def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os_errors, "free_mib", lambda _: environment_builds.NEEDED_MIB - 1)
-    assert seen(cluster.training_environment(project, TRAINED)) == {"training.space": "stops"}
+    assert seen(cluster_folders.training_environment(project, TRAINED)) == {"training.space": "stops"}
     monkeypatch.setattr(os_errors, "free_mib", lambda _: environment_builds.NEEDED_MIB)
-    assert "training.space" not in seen(cluster.training_environment(project, TRAINED))
+    assert "training.space" not in seen(cluster_folders.training_environment(project, TRAINED))
     monkeypatch.setattr(os_errors, "noexec", lambda _: True)
-    assert seen(cluster.training_environment(project, TRAINED)) == {"training.noexec": "stops"}
+    assert seen(cluster_folders.training_environment(project, TRAINED)) == {"training.noexec": "stops"}
     (tmp_path / "cache").touch()
-    (found,) = cluster.training_environment(project, TRAINED)
+    (found,) = cluster_folders.training_environment(project, TRAINED)
     assert seen([found]) == {"training.cache": "stops"}
     sentences.finding(found, "training.cache", Severity.STOPS)
 
@@ -169,12 +171,12 @@ def test_a_cache_that_will_not_do(project: Path, tmp_path: Path, monkeypatch: py
 def test_a_program_of_the_users_is_asked_for_its_own_environment(project: Path) -> None:
     (project / "requirements.txt").write_text("torch==2.9.1\n")
     program = dataclasses.replace(TRAINED, script="train.py", requirements="requirements.txt")
-    (found,) = cluster.training_environment(project, program)
+    (found,) = cluster_folders.training_environment(project, program)
     assert seen([found]) == {"training.environment": "fine"}
     sentences.finding(found, "training.environment", Severity.FINE, "`up`", "requirements.txt")
     target = locations.cache_root() / "apps" / "envs" / digest("cpu", "requirements.txt", project)
     (target / "bin").mkdir(parents=True)
     (target / "bin" / "python").touch()
     (target / COMPLETE).touch()
-    (found,) = cluster.training_environment(project, program)
+    (found,) = cluster_folders.training_environment(project, program)
     sentences.finding(found, "training.environment", Severity.FINE, target)

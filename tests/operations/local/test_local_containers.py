@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.findings import Severity
-from cli.providers.local.diagnosis.cluster import containers
+from cli.providers.local.diagnosis.cluster_folders import containers
 from localcloud import cgroups, images, volumes
 from localcloud.isolation import read_isolation
 from node.design.model import CONTAINER, PROCESS, ClusterDesign

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from cli.findings import Check
-from cli.providers.local.diagnosis import cluster, software
+from cli.providers.local.diagnosis import cluster, cluster_folders, software
 from cli.providers.local.diagnosis import host as of_host
 from cli.providers.local.diagnosis.host import Host
 from infra.program import locations
@@ -40,14 +40,14 @@ def checks(
         Check("system", of(software.system, machine)),
         # Container machines have Slurm in their image.
         *([] if boots else [Check("packages", of(software.installed, machine))]),
-        Check("user", cluster.user),
-        Check("run", of(cluster.run_folder, stack, design)),
-        Check("training", of(cluster.training_environment, stack.project, training)),
+        Check("user", cluster_folders.user),
+        Check("run", of(cluster_folders.run_folder, stack, design)),
+        Check("training", of(cluster_folders.training_environment, stack.project, training)),
     ]
     if design is not None:
         found.append(Check("memory", of(of_host.memory, machine, design, known)))
         if boots:
-            found.append(Check("machines", of(cluster.containers, design)))
+            found.append(Check("machines", of(cluster_folders.containers, design)))
         else:  # container machines have their own ports
             found.append(Check("ports", of(of_host.free_ports, run, design)))
             if design.slurm.accounting:
