@@ -360,10 +360,12 @@ _server = functools.cache(_Server)
 
 
 @contextmanager
-def fake_ec2(partitions: Iterable[str] = ("compute",), network: str = "10.0.0.0/16") -> Iterator[FakeEc2]:
+def fake_ec2(
+    partitions: Iterable[str] = ("compute",), network: str = "10.0.0.0/16", kind: type[FakeEc2] = FakeEc2
+) -> Iterator[Any]:
     """Yield an empty EC2, with a subnet in each zone and a launch template for each partition."""
     server = _server()
-    server.fake = fake = FakeEc2(url=server.url, _moto=server.moto)
+    server.fake = fake = kind(url=server.url, _moto=server.moto)
     # All servers of a process share one state.
     ec2_backends[ACCOUNT][fake.region].reset()
     s3_backends[ACCOUNT]["aws"].reset()

@@ -353,6 +353,8 @@ class Cloud:
 
     def usage(self, quotas: dict[str, float]) -> list[tuple[str, float, float]]:
         """Return metric, limit and usage of each quota."""
+        if not quotas:
+            return []
         living = [i for i in self.instances() if i.status in ALIVE]
         return [
             (metric, limit, sum(_need(metric, i.machine_type, i.guest_accelerators) for i in living))
