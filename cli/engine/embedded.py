@@ -81,6 +81,8 @@ class EmbeddedRunner:
                 program.run(monitor, mode_="embedded", preview=False, on_event=on_event, kept=kept)
                 # Those that were known before tell how to log in to a part of a cluster.
                 known.outputs = {**({} if verbs.whole else known.outputs), **monitor.outputs}
+                if verbs.whole:  # what another one needs now may have been made after it
+                    known.sort(monitor.seen)
                 known.save()
                 if verbs.whole:
                     gone = [urn for urn in known.made if urn not in monitor.seen]

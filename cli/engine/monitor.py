@@ -34,13 +34,13 @@ class CommandMonitor(Monitor):
     """Serves one run of one program.
 
     Attributes:
-        seen: The URNs that the program has registered.
+        seen: The URNs that the program has registered, each after what it depends on.
         outputs: The known outputs of the stack.
     """
 
     def __init__(self, project: Project, verbs: Verbs) -> None:
         super().__init__(project)
-        self.seen: set[str] = set()
+        self.seen: list[str] = []
         self.outputs: dict[str, Any] = {}
         self._verbs = verbs
         self._missing: set[str] = set()
@@ -53,7 +53,7 @@ class CommandMonitor(Monitor):
             if urn in self.seen:
                 text = f"the program declares two resources with the URN {urn}"
                 raise UserError(text, code="program.urn-twice")
-            self.seen.add(urn)
+            self.seen.append(urn)
         _refuse(request, inputs)
         if not request.custom:
             return resource_pb2.RegisterResourceResponse(urn=urn)

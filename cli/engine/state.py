@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class State:
     Each one that changes something replaces the file before it returns, or raises a `UserError`.
 
     Attributes:
-        made: URN -> what was begun, in this order, so that each follows what it depends on.
+        made: URN -> what was begun; each follows what it depends on.
         ignore_full_disk: For a destroy, which must end: to delete what is gone does no harm.
     """
 
@@ -115,6 +116,13 @@ class State:
         with self._lock:
             del self.made[urn]
             self._save()
+
+    def sort(self, urns: Sequence[str]) -> None:
+        """Put what is listed in this order, and what is not among these URNs last."""
+        with self._lock:
+            self.made = {
+                urn: self.made[urn] for urn in dict.fromkeys([*urns, *self.made]) if urn in self.made
+            }
 
     def save(self) -> None:
         with self._lock:

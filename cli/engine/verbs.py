@@ -82,8 +82,8 @@ class Verbs:
             return None
         with self._reported(urn, operation):
             if operation == "replaced":
-                self._delete(urn, made)
-                made = Made(inputs)
+                self._end(urn, made)
+                made = Made(inputs)  # it takes the former's place in the list
             if operation != "unchanged":
                 made.whole = False  # first: another thread may save at any moment
                 made.inputs, made.deleted_with = inputs, deleted_with
@@ -98,7 +98,9 @@ class Verbs:
                 return
             made = self._state.made[urn]
             with self._reported(urn, "deleted"):
-                self._delete(urn, made, gone=made.deleted_with in urns)
+                if made.deleted_with not in urns:
+                    self._end(urn, made)
+                self._state.remove(urn)
 
     def _apply(self, urn: str, made: Made) -> None:
         """Run the verb that updates, or else creates."""
@@ -112,14 +114,12 @@ class Verbs:
         made.whole = True
         self._state.save()
 
-    def _delete(self, urn: str, made: Made, *, gone: bool = False) -> None:
-        """Run the verb that deletes, unless what it is deleted with is `gone`, too."""
-        verb = made.inputs.get("delete")
-        if verb and not gone:
+    def _end(self, urn: str, made: Made) -> None:
+        """Run the verb that deletes, if there is one."""
+        if verb := made.inputs.get("delete"):
             made.whole, made.outputs = False, {}
             self._state.save()
             self._run(urn, made, verb)
-        self._state.remove(urn)
 
     def _run(self, urn: str, made: Made, verb: str) -> dict[str, str]:
         """Run a verb in the program's folder, with the command's environment and input.

@@ -113,7 +113,18 @@ def test_other_triggers_make_another_one_and_the_former_is_deleted_first(tiny: T
     assert run.operations == {"a": "replaced", "user": "updated"}
     assert tiny.words == ["one-", "two+", "user~"]
     tiny.destroy()
-    assert sorted(tiny.words) == ["two-", "user-"]
+    assert tiny.words == ["user-", "two-"]
+
+
+def test_what_is_made_later_for_an_older_one_is_deleted_after_it(tiny: Tiny) -> None:
+    tiny.write('command("gone", opts={"depends_on": [command("old")]})').up()
+    tiny.write("""
+        late = command("late")
+        command("old", update=say("old~"), environment={"ID": late.id})
+    """).up()
+    assert tiny.words == ["old+", "gone+", "late+", "old~", "gone-"]
+    tiny.destroy()
+    assert tiny.words == ["old-", "late-"]
 
 
 BENCHMARK = """

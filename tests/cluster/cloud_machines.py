@@ -93,9 +93,9 @@ def says(cluster: Cluster, host: str, content: bytes) -> str:
     """Send a report as root of a machine, with the product's own client. Returns the controller's answer."""
     program = (
         "import sys; sys.path.insert(0, '/opt/slurm-stacks/current')\n"
-        "from node.bootstrap import report_server\n"
+        "from node.bootstrap import report_sender\n"
         "content = sys.stdin.buffer.read()[:65_000]\n"
-        "try:\n    report_server.send('controller', content)\n    print('taken')\n"
+        "try:\n    report_sender.send('controller', content)\n    print('taken')\n"
         "except OSError as error:\n    print(error)\n"
     )
     given = base64.b64encode(content).decode()

@@ -154,3 +154,56 @@ def test_a_failure_goes_the_same_way(pair: tuple[Tiny, Engine]) -> None:
         assert [line.split()[0] for line in words(project)] == ["a+", "b+", "b+", "c+"]
         project.destroy()
         assert [line.split()[0] for line in words(project)] == ["c-", "b-", "a-"]
+
+
+def replaced_in_order(
+    pair: tuple[Tiny, Engine], monkeypatch: pytest.MonkeyPatch, program: str, *values: str
+) -> list[list[str]]:
+    """Return what the real engine's commands wrote with each value, and at the end, one list a run."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    _, engine = pair
+    written = []
+    for value in values:
+        write(engine, program, f"config: {{value: '{value}'}}").up()
+        written.append(engine.words)
+    engine.destroy()
+    return [*written, engine.words]
+
+
+def test_a_network_is_replaced_after_what_stands_on_it(
+    pair: tuple[Tiny, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head goes, then the nodes are ended, then the old subnet goes."""
+    program = """
+        from infra.clouds import cluster, commands
+        from tests.support.aws_mocks import aws_design
+
+        commands.line = lambda *_words: f"echo termination- >> '{LOG}'"
+        cluster.INTERPRETER = ("/bin/sh", "-c")
+        subnet = command("subnet", triggers=[config.require("value")])
+        design = aws_design()
+        ended = cluster.terminate_on_destroy("termination", "module", design, [subnet.id], [subnet], None)
+        command("head", triggers=[cluster.behind(ended, subnet.id)], opts={"depends_on": [ended]})
+    """
+    assert replaced_in_order(pair, monkeypatch, program, "10.0.0.0/16", "10.0.0.0/16", "10.9.0.0/16") == [
+        ["subnet+", "head+"],
+        [],
+        ["subnet+", "head-", "termination-", "head+", "subnet-"],
+        ["head-", "termination-", "subnet-"],
+    ]
+
+
+def test_an_environment_of_batch_is_made_anew_after_what_uses_it(
+    pair: tuple[Tiny, Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+        from infra.clouds.cluster import behind
+
+        first = {"delete_before_replace": True}
+        machines = command("machines", triggers=[config.require("value")], opts=first)
+        queue = command("queue", triggers=[behind(machines, "queue")], opts={"depends_on": [machines]})
+        command("end", triggers=[behind(machines, "x")], opts={**first, "depends_on": [machines, queue]})
+    """
+    made, anew, _ = replaced_in_order(pair, monkeypatch, program, "one", "other")
+    assert made == ["machines+", "queue+", "end+"]
+    assert anew == ["end-", "queue-", "machines-", "machines+", "queue+", "end+"]

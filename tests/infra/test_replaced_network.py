@@ -2,24 +2,21 @@
 
 For a network the head goes, then the nodes are ended, then the old subnets go.
 
-The order follows from the plan, by the engine's rule (`tests.support.replacements.deletions`). The embedded
-runner, which the engine's tests compare with the real engine, carries the same resources out.
+The order follows from the plan, by the engine's rule (`tests.support.replacements.deletions`).
+`tests/engine/test_engine_semantics.py` has the real engine carry such resources out.
 """
 
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.aws.batch import access
-from infra.clouds import commands
 from infra.config.jobs import BatchConfig
 from tests.support import replacements
 from tests.support.replacements import Run, of_stack
-from tests.support.tiny_project import make
 
 VPC = {"vpc": "vpc-11111111", "public_subnet": "subnet-1111111a", "private_subnets": ["subnet-2222222a"]}
 HERE = {"network": "lan", "subnetwork": "here"}
@@ -98,32 +95,6 @@ def test_a_subnetwork_that_is_deleted_first_waits_for_the_head_and_the_nodes() -
     assert termination != order[-1] == before.named("-network-subnetwork").urn
 
 
-def test_the_embedded_runner_carries_it_out_in_this_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = make(tmp_path, monkeypatch)
-    program = """
-        from infra.clouds.cluster import behind, terminate_on_destroy
-        from tests.support.aws_mocks import aws_design
-
-        subnet = command("subnet", triggers=[{cidr!r}])
-        termination = terminate_on_destroy("termination", "module", aws_design(), [subnet.id], [subnet], None)
-        command("head", triggers=[behind(termination, subnet.id)], opts={{"depends_on": [termination]}})
-    """
-    monkeypatch.setattr(commands, "line", lambda *_words: f"echo termination- >> '{tiny.log}'")
-    monkeypatch.setattr("infra.clouds.cluster.INTERPRETER", ("/bin/sh", "-c"))
-    tiny.write(program.format(cidr="10.0.0.0/16"))
-    tiny.up()
-    assert tiny.words == ["subnet+", "head+"]
-    tiny.up()
-    assert tiny.words == []
-    tiny.write(program.format(cidr="10.9.0.0/16"))
-    tiny.up()
-    assert tiny.words == ["subnet+", "head-", "termination-", "head+", "subnet-"]
-    tiny.destroy()
-    assert tiny.words == ["head-", "termination-", "subnet-"]
-
-
 # --- an environment of AWS Batch ----------------------------------------------------------------------------
 
 
@@ -193,24 +164,3 @@ def test_up_asks_batch_about_each_key_that_makes_an_environment_anew(key: str) -
 
 def test_no_key_of_batch_is_left_out() -> None:
     assert set(EDITS) == set(BatchConfig.model_fields)
-
-
-def test_the_embedded_runner_makes_an_environment_anew_in_this_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny = make(tmp_path, monkeypatch)
-    program = """
-        from infra.clouds.cluster import behind
-
-        first = {{"delete_before_replace": True}}
-        machines = command("machines", triggers=[{group!r}], opts=first)
-        queue = command("queue", triggers=[behind(machines, "queue")], opts={{"depends_on": [machines]}})
-        command("end", triggers=[behind(machines, "x")], opts={{**first, "depends_on": [machines, queue]}})
-    """
-    tiny.write(program.format(group="one"))
-    tiny.up()
-    assert tiny.words == ["machines+", "queue+", "end+"]
-    tiny.write(program.format(group="other"))
-    tiny.up()
-    assert tiny.words == ["end-", "queue-", "machines-", "machines+", "queue+", "end+"]
-    tiny.destroy()

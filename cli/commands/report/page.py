@@ -345,7 +345,7 @@ NOTES: tuple[tuple[Callable[[Shown], bool], str], ...] = (
     (
         lambda shown: any(not item.uneven and not item.point(1) for item in shown.series),
         "Speed-up and efficiency are over one node of the same series: a series without a run on one node has"
-        " none. `./cluster run --nodes 1` makes one.",
+        " none. `./cluster run --stack STACK --nodes 1` makes one.",
     ),
     (
         lambda shown: shown.any(lambda run: run.data == SYNTHETIC),
