@@ -174,10 +174,10 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
     place = {key: value for key in Place.model_fields if (value := given.pop(key, None)) is not None}
     benchmark = given.pop(BENCHMARK, None)
     settings = _settings(given.get("provider"), place, program)
-    found = _Outputs(given.get("provider"), settings.get("aws:region"))
-    values = found.replaced({**settings, CLUSTER: given})
+    outputs = _Outputs(given.get("provider"), settings.get("aws:region"))
+    values = outputs.replaced({**settings, CLUSTER: given})
     if benchmark is not None:
-        values |= found.replaced({BENCHMARK_KEY: benchmark})
+        values |= outputs.replaced({BENCHMARK_KEY: benchmark})
     values[CLUSTER] = {"name": name, **values[CLUSTER]}
     subject = f"SlurmCluster {name}"
     try:
@@ -186,18 +186,18 @@ def read(name: str, inputs: Mapping[str, Any], program: Program) -> tuple[StackC
             values, stack, subject=subject, project=program.folder, secret=program.secret & settings.keys()
         )
     except ConfigError as error:
-        paths = {mistake.path for mistake in found.mistakes}
-        mistakes = [*found.mistakes, *(mistake for mistake in error.mistakes if mistake.path not in paths)]
+        paths = {mistake.path for mistake in outputs.mistakes}
+        mistakes = [*outputs.mistakes, *(mistake for mistake in error.mistakes if mistake.path not in paths)]
         raise ConfigError(subject, [*map(_in_schema, mistakes)]) from None
     mistakes = [
-        *found.mistakes,
+        *outputs.mistakes,
         *_zones_of_outputs(config),
         *_region(config, place.get("region"), program),
         *config.placeholders,
     ]
     if mistakes:
         raise ConfigError(subject, [*map(_in_schema, mistakes)])
-    return config, StandIns(tuple(found.all))
+    return config, StandIns(tuple(outputs.all))
 
 
 def _settings(provider: Any, place: Mapping[str, Any], program: Program) -> dict[str, Any]:
@@ -207,13 +207,13 @@ def _settings(provider: Any, place: Mapping[str, Any], program: Program) -> dict
     """
     if provider not in ("aws", "gcp"):
         return {}
-    found = {
+    inherited = {
         key: value
         for key, value in program.settings.items()
         if key.partition(":")[0] == provider
         and (provider not in program.own_providers or key in LOCATION_KEYS)
     }
-    return {**found, **{f"{provider}:{key}": value for key, value in place.items()}}
+    return {**inherited, **{f"{provider}:{key}": value for key, value in place.items()}}
 
 
 class _Outputs:
@@ -283,8 +283,8 @@ def checked(value: Any, path: str, form: Form) -> str:
     """Return a value that is known by now, if it has the right form."""
     if isinstance(value, str) and re.fullmatch(form.pattern.strip("^$"), value):
         return value
-    found = Mistake("component.value", path, shown(value), form.words, "")
-    raise ConfigError("SlurmCluster", [_in_schema(found)])
+    mistake = Mistake("component.value", path, shown(value), form.words, "")
+    raise ConfigError("SlurmCluster", [_in_schema(mistake)])
 
 
 def _zones_of_outputs(config: StackConfig) -> list[Mistake]:

@@ -27,17 +27,17 @@ class Addition(TypedDict):
 
 def additions(design: ClusterDesign) -> list[Addition]:
     """Return a line for images, Slurm's origin, containers and hooks, for example: docker.sh on all."""
-    found = []
+    lines = []
     if (time := bake_time(design)) is not None:
-        found.append(Addition(name="image", what=f"baked by the first up, which takes {time}"))
+        lines.append(Addition(name="image", what=f"baked by the first up, which takes {time}"))
     if (origin := _slurm(design)) is not None:
-        found.append(Addition(name="slurm", what=origin))
+        lines.append(Addition(name="slurm", what=origin))
     if design.containers is not None:
-        found.append(Addition(name="containers", what=_containers(design.containers)))
+        lines.append(Addition(name="containers", what=_containers(design.containers)))
     if design.hooks:
         hooks = [f"{PurePosixPath(hook.source).name} on {hook.role}" for hook in design.hooks]
-        found.append(Addition(name="hooks", what=", ".join(hooks)))
-    return found
+        lines.append(Addition(name="hooks", what=", ".join(hooks)))
+    return lines
 
 
 def bake_time(design: ClusterDesign) -> str | None:

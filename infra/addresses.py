@@ -63,12 +63,12 @@ def labels(zones: Sequence[str]) -> dict[str, str]:
     A letter is short, and does not depend on which other zones there are. A zone that a plan does not know,
     and a zone whose letter another one has (a local zone beside the region's own), gets the first free one.
     """
-    found: dict[str, str] = {}
+    letters: dict[str, str] = {}
     for zone in zones:
-        if not zone.startswith(UNKNOWN) and zone[-1] not in found.values():
-            found[zone] = zone[-1]
-    free = (letter for letter in string.ascii_lowercase if letter not in found.values())
-    return {zone: found[zone] if zone in found else next(free) for zone in zones}
+        if not zone.startswith(UNKNOWN) and zone[-1] not in letters.values():
+            letters[zone] = zone[-1]
+    free = (letter for letter in string.ascii_lowercase if letter not in letters.values())
+    return {zone: letters[zone] if zone in letters else next(free) for zone in zones}
 
 
 def private_cidrs(private_cidr: str, zones: Sequence[str]) -> dict[str, str]:
@@ -151,7 +151,7 @@ def shortage(needs: Sequence[Need], free: Mapping[str, int]) -> Shortage | None:
     for size in range(1, len(free) + 1):
         for zones in itertools.combinations(free, size):
             bound = tuple(need for need in needs if need.zones <= set(zones))
-            found = Shortage(bound, zones, sum(free[zone] for zone in zones))
-            if found.nodes > found.free:
-                return found
+            candidate = Shortage(bound, zones, sum(free[zone] for zone in zones))
+            if candidate.nodes > candidate.free:
+                return candidate
     return None

@@ -118,20 +118,20 @@ def program_files(project: Path, program: Sequence[str]) -> list[StagedFile]:
     Raises:
         UnusableFileError: A path is missing, leads outside of the project, or is too large.
     """
-    found: dict[str, StagedFile] = {}
+    staged: dict[str, StagedFile] = {}
     total = 0
     for index, name in enumerate(program):
         for relative in _files(project, name, index):
             key = f"{FILES}/{relative}"
-            if key in found:
+            if key in staged:
                 continue
             file = _read(project, relative, index, MOST_BYTES - total)
             total += len(file.content)
-            if len(found) >= MOST_FILES:
+            if len(staged) >= MOST_FILES:
                 raise _too_much(index)
-            found[key] = StagedFile(key, file.content, file.executable)
-    _check_script(project, program[0], found)
-    return list(found.values())
+            staged[key] = StagedFile(key, file.content, file.executable)
+    _check_script(project, program[0], staged)
+    return list(staged.values())
 
 
 def _read(project: Path, relative: str, index: int, most: int) -> ProjectFile:

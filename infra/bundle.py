@@ -46,11 +46,11 @@ def tree(folder: Path) -> Iterator[tuple[str, bytes]]:
 
     The byte code and caches of Python are left out.
     """
-    found = []
+    paths = []
     for place, folders, names in os.walk(folder):
         folders[:] = set(folders) - SKIPPED
-        found += [Path(place, name) for name in names if name not in SKIPPED and not name.endswith(".pyc")]
-    for path in sorted(found):
+        paths += [Path(place, name) for name in names if name not in SKIPPED and not name.endswith(".pyc")]
+    for path in sorted(paths):
         if path.is_file():
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
@@ -190,18 +190,18 @@ def _locked(name: str, root: Path) -> str:
     Versions and hashes are those of the project's lock file.
     """
     packages = _packages((root / "uv.lock").read_text())
-    found: dict[str, Mapping[str, Any]] = {}
+    locked: dict[str, Mapping[str, Any]] = {}
     pending: list[tuple[str, tuple[str, ...]]] = [(name, ())]
     while pending:
         current_name, extras = pending.pop()
         package = packages[current_name]
-        dependencies = package.get("dependencies", []) if current_name not in found else []
+        dependencies = package.get("dependencies", []) if current_name not in locked else []
         for extra in extras:
             dependencies = dependencies + package.get("optional-dependencies", {}).get(extra, [])
-        found[current_name] = package
+        locked[current_name] = package
         pending += [(needed["name"], tuple(needed.get("extra", ()))) for needed in dependencies]
     # The package itself comes first. The others follow by name.
-    order = sorted(found.values(), key=lambda package: (package["name"] != name, package["name"]))
+    order = sorted(locked.values(), key=lambda package: (package["name"] != name, package["name"]))
     return "".join(_pinned(package) for package in order)
 
 

@@ -85,13 +85,13 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
 
 def unpriced(parts: Iterable[Part]) -> list[str]:
     """Return the parts without a known price, for a sentence: machines by type, everything else by name."""
-    found = [
+    names = [
         what if " " not in what and not part["name"].startswith("/") else f"{part['name']} ({what})"
         for part in parts
         if part["max"] is None
         for what in [part["what"].removesuffix(SPOT)]
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))
 
 
 def sentence(cost: Cost) -> str:
@@ -143,8 +143,8 @@ def budget(design: ClusterDesign) -> BudgetOutlook | None:
 
 
 def _unpriced_machines(design: ClusterDesign) -> list[str]:
-    found = [p.instance_type for p in design.partitions if p.price_hour is None and p.max]
-    return list(dict.fromkeys(found))
+    machines = [p.instance_type for p in design.partitions if p.price_hour is None and p.max]
+    return list(dict.fromkeys(machines))
 
 
 def reach(budget: BudgetOutlook) -> str:

@@ -317,12 +317,12 @@ def _sockets(sockets: int, cpus: int) -> int:
 
 def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:
     """Return a node's CPUs: the machine's, or those that the overrides of the node's template leave."""
-    found: int | None = None
+    overridden: int | None = None
     if partition.aws is not None and partition.aws.launch_template_overrides is not None:
-        found = partition.aws.launch_template_overrides.cpus()
+        overridden = partition.aws.launch_template_overrides.cpus()
     if partition.gcp is not None and partition.gcp.instance_template_overrides is not None:
-        found = partition.gcp.instance_template_overrides.cpus(machine.vcpus)
-    return machine.vcpus if found is None else found
+        overridden = partition.gcp.instance_template_overrides.cpus(machine.vcpus)
+    return machine.vcpus if overridden is None else overridden
 
 
 def _accelerator(

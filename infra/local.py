@@ -61,8 +61,8 @@ def warnings(design: ClusterDesign) -> list[str]:
     )
     if done.returncode:
         raise UserError(done.stderr.strip(), done.returncode, code="local.failed")
-    found: list[str] = json.loads(done.stdout)["warnings"]
-    return found
+    hindrances: list[str] = json.loads(done.stdout)["warnings"]
+    return hindrances
 
 
 class LocalCluster(pulumi.ComponentResource):

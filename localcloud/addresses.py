@@ -164,13 +164,13 @@ def _blocks(seed: int) -> Iterable[str]:
 
 def _bound() -> set[str]:
     """Return the blocks in which a program listens or has a connection."""
-    found = set()
+    blocks = set()
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             address = int.from_bytes(bytes.fromhex(line.split()[1].partition(":")[0])[::-1], "big")
             if address >> 24 == 127:
-                found.add(text(address - address % BLOCK))
-    return found
+                blocks.add(text(address - address % BLOCK))
+    return blocks
 
 
 def _remember(run: Path, first: str) -> None:

@@ -61,28 +61,28 @@ def allowed(
     """
     running = list(living)
     devices = sum(m.gpus for m in running)
-    found = LaunchAllowance(wanted)
-    if behaviour.quota_nodes is not None and behaviour.quota_nodes - len(running) < found.count:
-        found = LaunchAllowance(
+    granted = LaunchAllowance(wanted)
+    if behaviour.quota_nodes is not None and behaviour.quota_nodes - len(running) < granted.count:
+        granted = LaunchAllowance(
             max(0, behaviour.quota_nodes - len(running)),
             "QuotaExceeded",
             _exceeded(behaviour.quota_nodes, "machine", "run", len(running)),
         )
-    if behaviour.quota_gpus is not None and gpus and (behaviour.quota_gpus - devices) // gpus < found.count:
-        found = LaunchAllowance(
+    if behaviour.quota_gpus is not None and gpus and (behaviour.quota_gpus - devices) // gpus < granted.count:
+        granted = LaunchAllowance(
             max(0, (behaviour.quota_gpus - devices) // gpus),
             "QuotaExceeded",
             _exceeded(behaviour.quota_gpus, "GPU", "used", devices),
         )
     for pool, most in pools(behaviour, partition, zone).items():
         used = sum(_in_pool(machine, pool) for machine in running)
-        if most - used < found.count:
-            found = LaunchAllowance(
+        if most - used < granted.count:
+            granted = LaunchAllowance(
                 max(0, most - used),
                 "InsufficientCapacity",
                 f"pool {pool} has {plurals.count(most, 'machine')}: {_rest(most, 'run', used)}",
             )
-    return found
+    return granted
 
 
 def _exceeded(quota: int, what: str, verb: str, used: int) -> str:

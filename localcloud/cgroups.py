@@ -32,8 +32,8 @@ def hierarchies() -> list[Path]:
 
     Version 2's comes first; machines see that one. The list is empty if this host has no version 2.
     """
-    found = _mounts()
-    return [found[name] for name in (UNIFIED, SYSTEMD) if name in found] if UNIFIED in found else []
+    mounts = _mounts()
+    return [mounts[name] for name in (UNIFIED, SYSTEMD) if name in mounts] if UNIFIED in mounts else []
 
 
 def old_controllers() -> dict[str, Path]:
@@ -41,28 +41,28 @@ def old_controllers() -> dict[str, Path]:
 
     The result is empty if version 2 has them: a machine's systemd delegates them to slurmd then.
     """
-    found = _mounts()
+    mounts = _mounts()
     with contextlib.suppress(OSError, KeyError):
-        if "memory" in (found[UNIFIED] / "cgroup.controllers").read_text().split():
+        if "memory" in (mounts[UNIFIED] / "cgroup.controllers").read_text().split():
             return {}
-    return {name: found[name] for name in FOR_JOBS if name in found}
+    return {name: mounts[name] for name in FOR_JOBS if name in mounts}
 
 
 def _mounts() -> dict[str, Path]:
     """Return the mount points of version 2 (`unified`), of systemd's hierarchy, and of the controllers."""
-    found: dict[str, Path] = {}
+    mounts: dict[str, Path] = {}
     for line in MOUNTS.read_text().splitlines():
         before, _, after = line.partition(" - ")
         folder = Path(before.split()[4])
         kind, _, options = after.split()[:3]
         if kind == "cgroup2":
-            found.setdefault(UNIFIED, folder)
+            mounts.setdefault(UNIFIED, folder)
         elif kind == "cgroup":
             for option in options.split(","):
                 name = SYSTEMD if option == "name=systemd" else option
                 if name in (SYSTEMD, *FOR_JOBS):
-                    found.setdefault(name, folder)
-    return found
+                    mounts.setdefault(name, folder)
+    return mounts
 
 
 def _everywhere() -> list[Path]:
@@ -180,10 +180,10 @@ def remove(find: Callable[[], list[Path]]) -> list[Path]:
     """
 
     def removed() -> bool:
-        found = find()
-        for path in found:
+        groups = find()
+        for path in groups:
             _remove(path)
-        return not any(path.exists() for path in found)
+        return not any(path.exists() for path in groups)
 
     return [] if wait_at_most(removed, REMOVE_SECONDS) else find()
 

@@ -92,20 +92,20 @@ class Cloud:
             in_use = f"a machine named {names[clash[0]]} exists" if clash else ""
             if len(hosts) < min_count:
                 raise CloudError(NAME_IN_USE, in_use)
-            found = LaunchAllowance(len(hosts))
+            granted = LaunchAllowance(len(hosts))
             if tags["role"] == COMPUTE:
-                found = self._allowed(len(hosts), gpus, tags.get("partition"), zone)
-            if found.count < min_count:
-                raise CloudError(str(found.code), str(found.message))
+                granted = self._allowed(len(hosts), gpus, tags.get("partition"), zone)
+            if granted.count < min_count:
+                raise CloudError(str(granted.code), str(granted.message))
             now = time.time()
             records = [
                 MachineRecord(
                     f"m-{secrets.token_hex(6)}", names[host], host, machine, gpus, {**tags, "node": host},
                     token, "pending", now, now, zone=zone,
                 )
-                for host in hosts[: found.count]
+                for host in hosts[: granted.count]
             ]  # fmt: skip
-            failures = [(clash, NAME_IN_USE, in_use), (hosts[found.count :], found.code, found.message)]
+            failures = [(clash, NAME_IN_USE, in_use), (hosts[granted.count :], granted.code, granted.message)]
             refused = [{"nodes": nodes, "code": code, "message": words} for nodes, code, words in failures]
             return self._take_in(token, records, [one for one in refused if one["nodes"]])
 
@@ -132,8 +132,8 @@ class Cloud:
         """
         self.watch()
         with self._lock:
-            found = [r for r in self._store.machines.values() if tags.items() <= r.tags.items()]
-            return {"machines": [asdict(r) for r in found if not self._is_unseen(r)]}
+            tagged = [r for r in self._store.machines.values() if tags.items() <= r.tags.items()]
+            return {"machines": [asdict(r) for r in tagged if not self._is_unseen(r)]}
 
     def available_capacity(
         self, partition: str, zone: str | None, machine: str, gpus: int, count: int

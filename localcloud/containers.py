@@ -154,7 +154,7 @@ class ContainerRuntime:
         run = self._run
         reports = run / "bucket" / "boot"
         reports.mkdir(exist_ok=True)
-        found = [
+        binds = [
             Bind(run / "bucket", local.BUCKET, read_only=True),
             Bind(reports, f"{local.BUCKET}/boot"),
             Bind((run / "apps").resolve(), APPS),
@@ -163,21 +163,21 @@ class ContainerRuntime:
         ]
         jobs = cgroups.make_for_jobs(nspawn.group(self._identity(boot)), boot.cores)
         for controller, path in jobs.items():
-            found.append(Bind(path, f"{CGROUPS}/{controller}"))
+            binds.append(Bind(path, f"{CGROUPS}/{controller}"))
         kept = {"log": "/var/log/slurm"}
         if boot.role == CONTROLLER:
             # A disk of its own for the state begins with the files of this folder.
             kept |= {"state": "/var/spool/slurmctld", "lib": "/var/lib/slurm-stacks"}
             if plan.state_gib is not None:
                 device = volumes.attach(state_image(run), plan.state_gib)
-                found.append(Bind(device, local.STATE_DEVICE))
+                binds.append(Bind(device, local.STATE_DEVICE))
             if plan.backups is not None:
-                found.append(Bind(Path(plan.backups), local.BACKUPS))
-            found.append(Bind(_make_folder(run / "secrets", 0o700), local.SECRETS))
+                binds.append(Bind(Path(plan.backups), local.BACKUPS))
+            binds.append(Bind(_make_folder(run / "secrets", 0o700), local.SECRETS))
             api = _make_folder(socket_path(run).parent, 0o700)
             os.chown(api, IDS["slurm"], 0)
-            found.append(Bind(api, str(Path(local.SOCKET).parent)))
-        return found + [
+            binds.append(Bind(api, str(Path(local.SOCKET).parent)))
+        return binds + [
             Bind(_make_folder(disk_folder(run, boot.host) / name, 0o755), place)
             for name, place in kept.items()
         ]
@@ -284,9 +284,9 @@ def _prefix(run: Path) -> str:
 def leftovers(run: Path) -> list[str]:
     """Return the cgroups, mounts and devices that are left of a cluster's machines, one line each."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    found = [f"cgroup {path}" for path in cgroups.beginning(_prefix(run))]
-    found += [f"device {path}" for path in volumes.attached(run)]
-    return found + [f"mount {line.split()[4]}" for line in mounts if f" {run}/" in line]
+    remains = [f"cgroup {path}" for path in cgroups.beginning(_prefix(run))]
+    remains += [f"device {path}" for path in volumes.attached(run)]
+    return remains + [f"mount {line.split()[4]}" for line in mounts if f" {run}/" in line]
 
 
 def end_machines(run: Path) -> None:

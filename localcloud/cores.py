@@ -76,8 +76,8 @@ class Use:
 
 def uses() -> list[Use]:
     """Return which clusters of this host have machines on which cores, by core."""
-    found = (Use.of(name) for name in claimed_names())
-    return sorted((use for use in found if use is not None), key=lambda use: (use.core, use.run))
+    claims = (Use.of(name) for name in claimed_names())
+    return sorted((use for use in claims if use is not None), key=lambda use: (use.core, use.run))
 
 
 class Cores:
@@ -133,7 +133,7 @@ class Cores:
 
         A machine leaves a core that it shares for one that fewer have. It always keeps its number of cores.
         """
-        found: dict[str, list[int]] = {}
+        changed: dict[str, list[int]] = {}
         # This is asked twice a second, and nearly always there is nothing to do: no lock for that.
         load = self._load() if self._of else Counter()
         if not any(self._better(cores, load) for cores in self._of.values()):
@@ -148,8 +148,8 @@ class Cores:
                     moved = sorted(entered if core == left else core for core in self._of[machine])
                     self._note(machine, moved)
                 if list(cores) != list(self._of[machine]):
-                    found[machine] = list(self._of[machine])
-        return found
+                    changed[machine] = list(self._of[machine])
+        return changed
 
     def _better(self, cores: Iterable[int], load: Mapping[int, int]) -> tuple[int, int] | None:
         """Return a core that the machine has, and another one that would be shared by fewer."""
@@ -163,11 +163,11 @@ class Cores:
 
     def _load(self) -> Counter[int]:
         """Return how many machines have each core: ours, and those of other clusters."""
-        found = Counter(core for cores in self._of.values() for core in cores)
+        load = Counter(core for cores in self._of.values() for core in cores)
         for use in uses():
             if (use.owner, use.run) != (os.getuid(), self._run):
-                found[use.core] += use.machines
-        return found
+                load[use.core] += use.machines
+        return load
 
     def _note(self, machine: str, cores: Iterable[int]) -> None:
         """Remember which cores a machine has, and tell the other clusters."""

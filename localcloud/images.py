@@ -144,12 +144,12 @@ def recipe(suite: str | None = None) -> Recipe:
     lines = [line.split("|") for line in _index_targets().splitlines()]
     known = {_suite_of(release) for _, release, _, _ in lines}
     like = wanted if wanted in known else own_suite
-    found: dict[tuple[str, str, str], list[str]] = {}
+    components: dict[tuple[str, str, str], list[str]] = {}
     for uri, release, component, key in lines:
         if _suite_of(release) == like:
             entry = (uri.rstrip("/"), release.replace(like, wanted, 1), key if key.startswith("/") else "")
-            found.setdefault(entry, []).append(component)
-    sources = [Source(u, r, tuple(dict.fromkeys(parts)), key) for (u, r, key), parts in found.items()]
+            components.setdefault(entry, []).append(component)
+    sources = [Source(u, r, tuple(dict.fromkeys(parts)), key) for (u, r, key), parts in components.items()]
     sources.sort(key=lambda source: source.suite != wanted)
     if not sources or sources[0].suite != wanted:
         raise ImageError(
@@ -420,11 +420,11 @@ def prune(folder: Path, keep: Collection[str], plans: Iterable[Path]) -> list[st
 def size_mib(folder: Path) -> int:
     """Return how many MiB a folder takes on the disk."""
     # An image has tens of thousands of files. Python would look at them in four times as long.
-    found = (
+    usage = (
         subprocesses.run(["du", "-sk", "--", str(folder)], {"PATH": os.defpath}) if folder.is_dir() else None
     )
     # du ends with a failure, but has the sum all the same, where a file went meanwhile or may not be read.
-    return int(found.output.split()[0]) // 1024 if found and found.output else 0
+    return int(usage.output.split()[0]) // 1024 if usage and usage.output else 0
 
 
 def _layers(folder: Path) -> list[Path]:
@@ -433,10 +433,10 @@ def _layers(folder: Path) -> list[Path]:
 
 def _unused(path: Path) -> float:
     """Return the seconds since a layer was made or used."""
-    found = [path.stat().st_mtime]
+    times = [path.stat().st_mtime]
     with contextlib.suppress(OSError):
-        found.append(_lock(path).stat().st_mtime)
-    return time.time() - max(found)
+        times.append(_lock(path).stat().st_mtime)
+    return time.time() - max(times)
 
 
 def _mounted() -> str:

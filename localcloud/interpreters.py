@@ -51,12 +51,12 @@ def interpreter_binds(envs: Path | None = None) -> list[Bind]:
     Args:
         envs: The folder of the training environments.
     """
-    found = [_this_interpreter()]
+    interpreters = [_this_interpreter()]
     if envs is not None and envs.is_dir():
-        found += [
+        interpreters += [
             interpreter for folder in sorted(envs.iterdir()) for interpreter in _interpreters_of(folder)
         ]
-    return [bind for interpreter in dict.fromkeys(found) for bind in interpreter.binds()]
+    return [bind for interpreter in dict.fromkeys(interpreters) for bind in interpreter.binds()]
 
 
 def _this_interpreter() -> Interpreter:

@@ -371,13 +371,13 @@ def _stepds(jobs: list[int]) -> list[int]:
     A slurmstepd overwrites its environment with its title, so no variable finds it. If it survived the
     processes of its job, it would report a failed job although the machine died.
     """
-    found: dict[int, None] = {}
+    stepds: dict[int, None] = {}
     for pid in jobs:
         for above in ancestors(pid):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{above}/exe").readlink().name in STEPDS:
-                    found[above] = None
-    return list(found)
+                    stepds[above] = None
+    return list(stepds)
 
 
 def base_python() -> str:

@@ -75,11 +75,11 @@ def unavailable() -> str:
 
 def attached(below: Path) -> list[Path]:
     """Return the devices of an image file, or of all image files below a folder."""
-    found = []
+    devices = []
     for backing in SYS_BLOCK.glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
             # The kernel adds a word to the path of a file that was removed.
             file = Path(backing.read_text().rstrip("\n").removesuffix(" (deleted)"))
             if file == below or below in file.parents:
-                found.append(Path("/dev") / backing.parent.parent.name)
-    return found
+                devices.append(Path("/dev") / backing.parent.parent.name)
+    return devices

@@ -31,14 +31,14 @@ def status(folders: Folders) -> dict[str, Any]:
         SilentError: A part of the cluster does not answer.
     """
     try:
-        found: dict[str, Any] = rpc.call(str(folders.daemon_socket), "status", STATUS_SECONDS)
+        answer: dict[str, Any] = rpc.call(str(folders.daemon_socket), "status", STATUS_SECONDS)
     except rpc.RpcUnavailableError as error:
         why = _boot(folders) or _slurmctld(folders) or _daemon(folders, error)
         raise SilentError(_unsaved(folders) + why) from error
     except rpc.RpcError as error:
         raise SilentError(_unsaved(folders) + _behind(error)) from error
     return {
-        **found,
+        **answer,
         "slurm": packaged.status(),
         "backup": record.status(folders.settings),
         "remarks": remarks(Cluster(folders.settings)),

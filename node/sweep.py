@@ -110,10 +110,10 @@ class Sweep:
 
         The last is cancelled first, so that none of them starts.
         """
-        found = self._end(folders)
+        cancelled = self._end(folders)
         self.close(folders)
         # From here on nobody submits any; somebody may have done it meanwhile.
-        return list(dict.fromkeys([*found, *self._end(folders)]))
+        return list(dict.fromkeys([*cancelled, *self._end(folders)]))
 
     def close(self, folders: Sequence[str]) -> None:
         """Close the runs, the first one last."""
@@ -122,9 +122,9 @@ class Sweep:
 
     def _end(self, folders: Sequence[str]) -> list[int]:
         jobs = self._control.jobs()
-        found = [job for folder in reversed(folders) if (job := self._run(folder).job(jobs)) is not None]
-        self._control.cancel(found)
-        return found
+        ids = [job for folder in reversed(folders) if (job := self._run(folder).job(jobs)) is not None]
+        self._control.cancel(ids)
+        return ids
 
     def _run(self, folder: str) -> Run:
         return Run(self._settings, self._control, folder)

@@ -128,8 +128,10 @@ class StackUp:
         """
         if self.published is None:
             return folders.make_state_dir(self.stack)
-        found = self.published.cluster
-        which = "\0".join(map(str, (found.provider, found.project, found.region, found.name, found.id)))
+        cluster = self.published.cluster
+        which = "\0".join(
+            map(str, (cluster.provider, cluster.project, cluster.region, cluster.name, cluster.id))
+        )
         folder = locations.state_root() / "published" / hashlib.sha256(which.encode()).hexdigest()[:16]
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

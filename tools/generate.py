@@ -41,12 +41,12 @@ SNAPSHOTS = ("tests/infra/config", "tests/infra/test_kept_word.py")
 
 def outdated(root: Path = ROOT) -> dict[str, str]:
     """Return the new text of each of `FILES` that is not up to date."""
-    found = {}
+    texts = {}
     for name, new in FILES.items():
         old = (root / name).read_text(encoding="utf-8")
         if (text := new(old)) != old:
-            found[name] = text
-    return found
+            texts[name] = text
+    return texts
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,12 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is outdated")
     check = parser.parse_args(arguments).check
-    for name, text in (found := outdated()).items():
+    for name, text in (stale := outdated()).items():
         print(f"not up to date: {name}" if check else f"written: {name}")
         if not check:
             (ROOT / name).write_text(text, encoding="utf-8")
     if check:
-        return 1 if found else 0
+        return 1 if stale else 0
     pytest = [sys.executable, "-m", "pytest", "-q", "-n0", "--update-snapshots", "--ignore", PROPERTIES]
     return subprocess.run([*pytest, *SNAPSHOTS], cwd=ROOT, check=False).returncode
 

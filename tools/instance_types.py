@@ -95,7 +95,7 @@ def speed_rows(speeds: Mapping[str, Mapping[str, Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["type", *COLUMNS])
-    writer.writerows([name, *(found[column] for column in COLUMNS)] for name, found in sorted(speeds.items()))
+    writer.writerows([name, *(speed[column] for column in COLUMNS)] for name, speed in sorted(speeds.items()))
     return buffer.getvalue()
 
 
@@ -187,7 +187,7 @@ def prices(
         "date": max(str(source["date"]) for source in given["sources"].values() if _is_date(source["date"])),
         "source": {name: _origin(source) for name, source in given["sources"].items()},
         "attachable": attachable,
-        "machines": {name: found for name, found in sorted(machines.items()) if found},
+        "machines": {name: by_region for name, by_region in sorted(machines.items()) if by_region},
     }
 
 

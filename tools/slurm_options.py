@@ -60,15 +60,15 @@ def _fetch(path: str) -> bytes:
 
 
 def main() -> None:
-    found = {}
+    versions = {}
     for suite in SUITES:
         entry = package(suite)
         content = _fetch(entry["Filename"])
         if hashlib.sha256(content).hexdigest() != entry["SHA256"]:
             raise SystemExit(f"{entry['Filename']} is not the file of the index of {suite}")
         options = {name: named(page, name) for name, page in pages(content).items()}
-        found[entry["Version"]] = {"suite": suite, "sha256": entry["SHA256"], "options": options}
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+        versions[entry["Version"]] = {"suite": suite, "sha256": entry["SHA256"], "options": options}
+    FILE.write_text(json.dumps(versions, indent=1) + "\n")
 
 
 if __name__ == "__main__":

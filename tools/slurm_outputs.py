@@ -76,8 +76,8 @@ class Recorder:
         self.nodes[name] = self.control.run("scontrol", "show", "node", node, "--oneliner").rstrip("\n")
 
     def state(self, name: str) -> str:
-        found = self.control.jobs().get(self.names[name])
-        return found.state if found else ""
+        job = self.control.jobs().get(self.names[name])
+        return job.state if job else ""
 
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         self.cluster.wait(what, condition, SECONDS)
@@ -335,8 +335,8 @@ _LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
 
 def literals(source: str, wanted: Iterable[str]) -> set[str]:
     """Return the string literals of a C source that hold one of the texts."""
-    found = ("".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[0])) for match in _LITERAL.finditer(source))
-    return {text for text in found if any(part in text for part in wanted)}
+    strings = ("".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', match[0])) for match in _LITERAL.finditer(source))
+    return {text for text in strings if any(part in text for part in wanted)}
 
 
 def of_source(clone: str, release: str) -> dict[str, Any]:
@@ -347,11 +347,11 @@ def of_source(clone: str, release: str) -> dict[str, Any]:
         return done.stdout
 
     branch = f"slurm-{release}"
-    found: dict[str, Any] = {"commit": git("rev-parse", branch).strip(), "texts": {}}
+    facts: dict[str, Any] = {"commit": git("rev-parse", branch).strip(), "texts": {}}
     for name, (folders, wanted) in TEXTS.items():
         parts = [word for part in wanted for word in ("-e", part)]
         files = git("grep", "-lF", *parts, branch, "--", *folders).split()
-        found["texts"][name] = sorted(
+        facts["texts"][name] = sorted(
             {text for file in files for text in literals(git("show", file), wanted)}
         )
     number, numbers = 0, {}
@@ -360,8 +360,8 @@ def of_source(clone: str, release: str) -> dict[str, Any]:
     ):
         number = int(row[2]) if row[2] else number + 1
         numbers[row[1]] = number
-    found["numbers"] = {name: numbers[name] for name in NUMBERS}
-    return found
+    facts["numbers"] = {name: numbers[name] for name in NUMBERS}
+    return facts
 
 
 # --- the file -----------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def record() -> tuple[str, dict[str, Any]]:
             for name in ("slurmctld", *sorted(f"slurmd-debug-{n}" for n in range(4)))
         }
         config = re.findall(r"^(?:NEXT_JOB_ID|FirstJobId|SLURM_VERSION) .*$", r.control.show_config(), re.M)
-        found = {
+        printed = {
             "jobs": r.jobs,
             "nodes": r.nodes,
             "partitions": r.control.show_partitions(),
@@ -411,7 +411,7 @@ def record() -> tuple[str, dict[str, Any]]:
         }
         silence(r)
         release = short(cluster._version())
-        return release, {"numbers": r.names, **cleaned({**found, "refused": r.refused}, cluster.root)}
+        return release, {"numbers": r.names, **cleaned({**printed, "refused": r.refused}, cluster.root)}
 
 
 if __name__ == "__main__":

@@ -281,8 +281,8 @@ class StrategyWorkers:
         return self._strategy.run(function, args=args)
 
     def mine(self, value: Any) -> Sequence[Any]:
-        found: Sequence[Any] = self._strategy.experimental_local_results(value)
-        return found
+        local_values: Sequence[Any] = self._strategy.experimental_local_results(value)
+        return local_values
 
     def shared(self, weights: Sequence[Any]) -> Sequence[Any]:
         return weights  # the strategy has made the weights equal

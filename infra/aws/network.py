@@ -65,13 +65,13 @@ def find_zones(design: ClusterDesign, opts: pulumi.InvokeOptions | None = None) 
     Raises:
         UserError: No zone that is left for a machine offers it.
     """
-    found = (
+    zones = (
         _zones_of_existing_network(design, opts)
         if design.network.vpc
         else _zones_of_new_network(design, opts)
     )
     for name, volume, zone in _existing_volumes(design, opts):
-        if zone != found.head and not zone.startswith("<"):
+        if zone != zones.head and not zone.startswith("<"):
             cure = (
                 "give network.aws subnets there"
                 if design.network.vpc
@@ -79,22 +79,22 @@ def find_zones(design: ClusterDesign, opts: pulumi.InvokeOptions | None = None) 
             )
             raise UserError(
                 f"slurm-stacks:cluster.storage.{name}.existing: {volume} is in {zone}, and the controller in "
-                f"{found.head}: EC2 attaches a volume in its own zone only; {cure}",
+                f"{zones.head}: EC2 attaches a volume in its own zone only; {cure}",
                 code="volume.other-zone",
             )
-    return found
+    return zones
 
 
 def _existing_volumes(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> list[tuple[str, str, str]]:
     """Return the name, the id and the zone of each existing volume."""
-    found = []
+    volumes = []
     for mount in design.mounts:
         if mount.served_by == "controller" and mount.existing is not None and not is_stand_in(mount.existing):
             filters = [aws.ebs.GetVolumeFilterArgs(name="volume-id", values=[mount.existing])]
             zone = aws.ebs.get_volume(filters=filters, opts=opts).availability_zone
             known = f"<{mount.existing}.availabilityZone>" if zone.startswith(UNKNOWN) else zone
-            found.append((mount.name, mount.existing, known))
-    return found
+            volumes.append((mount.name, mount.existing, known))
+    return volumes
 
 
 def _zones_of_new_network(design: ClusterDesign, opts: pulumi.InvokeOptions | None) -> Zones:
@@ -131,8 +131,8 @@ def _current_head_zone(design: ClusterDesign, opts: pulumi.InvokeOptions | None)
         aws.ec2.GetSubnetsFilterArgs(name=f"tag:{key}", values=[value]) for key, value in wanted.items()
     ]
     subnets = aws.ec2.get_subnets(filters=filters, opts=opts).ids
-    found = [subnet for subnet in subnets if not subnet.startswith(UNKNOWN)]
-    return _zone_of(min(found), opts) if found else None
+    known = [subnet for subnet in subnets if not subnet.startswith(UNKNOWN)]
+    return _zone_of(min(known), opts) if known else None
 
 
 def public_subnet_name(design: ClusterDesign) -> str:
@@ -199,9 +199,9 @@ def _partition_zones(
 
 
 def _zone_of(subnet: str, opts: pulumi.InvokeOptions | None) -> str:
-    found = aws.ec2.get_subnet(id=subnet, opts=opts).availability_zone
+    zone = aws.ec2.get_subnet(id=subnet, opts=opts).availability_zone
     # The placeholder differs for each subnet, so that unknown zones stay apart.
-    return f"<{subnet}.availabilityZone>" if found.startswith(UNKNOWN) else found
+    return f"<{subnet}.availabilityZone>" if zone.startswith(UNKNOWN) else zone
 
 
 def offering_zones(machine: str, opts: pulumi.InvokeOptions | None = None) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def offering_zones(machine: str, opts: pulumi.InvokeOptions | None = None) -> tu
 
     Local and wavelength zones are left out.
     """
-    found = aws.ec2.get_instance_type_offerings(
+    offered = aws.ec2.get_instance_type_offerings(
         filters=[{"name": "instance-type", "values": [machine]}],
         location_type="availability-zone",
         opts=opts,
@@ -218,7 +218,7 @@ def offering_zones(machine: str, opts: pulumi.InvokeOptions | None = None) -> tu
         sorted(
             {
                 zone
-                for zone in found
+                for zone in offered
                 if zone.startswith(UNKNOWN) or re.fullmatch(r"[a-z]+(-[a-z]+)+-\d[a-z]", zone)
             }
         )
@@ -264,9 +264,9 @@ def with_zones(design: ClusterDesign, zones: Zones) -> ClusterDesign:
     """
     partitions = []
     for partition in design.partitions:
-        found = zones.partitions[partition.name]
+        allowed = zones.partitions[partition.name]
         one_zone = partition.placement == "cluster" or partition.aws.efa
-        partitions.append(replace(partition, zones=found[:1] if one_zone else found))
+        partitions.append(replace(partition, zones=allowed[:1] if one_zone else allowed))
     return replace(design, partitions=tuple(partitions))
 
 

@@ -283,15 +283,15 @@ def _of_overrides(design: ClusterDesign) -> list[str]:
 
     RunInstances asks for them as for all that it uses (service authorization reference of EC2).
     """
-    found: set[str] = set()
+    arns: set[str] = set()
     for overrides in (partition.overrides() for partition in design.partitions):
-        found |= {
+        arns |= {
             specification["license_configuration_arn"]
             for specification in overrides.get("license_specifications", ())
         }
         group = overrides.get("placement", {}).get("host_resource_group_arn")
-        found |= {group} if group else set()
-    return sorted(found)
+        arns |= {group} if group else set()
+    return sorted(arns)
 
 
 def disk_keys(design: ClusterDesign) -> list[str]:

@@ -153,14 +153,14 @@ def parse_boot_facts(printed: str) -> dict[str, Any]:
     A plan waits for nothing and gets a placeholder for each value.
     """
     try:
-        found: dict[str, Any] = json.loads(printed)
+        facts: dict[str, Any] = json.loads(printed)
     except ValueError:
         if not printed.startswith("<"):
             raise
         prefix = printed[:-1]
-        found = {name: f"{prefix}.{name}>" for name in ("login_user", "scheduler_version")}
-        found["host_keys"] = [f"{prefix}.host_keys[0]>"]
-    return found
+        facts = {name: f"{prefix}.{name}>" for name in ("login_user", "scheduler_version")}
+        facts["host_keys"] = [f"{prefix}.host_keys[0]>"]
+    return facts
 
 
 class Addresses(Protocol):
@@ -197,15 +197,15 @@ def inventory(
         login_ssh: The command for a shell on the login machine.
         wait: The command of `infra.clouds.cluster`.
     """
-    found = boot_facts(wait)
+    facts = boot_facts(wait)
     return {
         "id": head,
         "login_address": login_address(design, addresses),
         "login_machine": login_machine,
         "controller_address": addresses.private["controller"].apply(lambda ip: f"{ip}:{SLURMCTLD[0]}"),
         "login_ssh": login_ssh,
-        "scheduler_version": found["scheduler_version"],
-        "host_keys": found["host_keys"],
+        "scheduler_version": facts["scheduler_version"],
+        "host_keys": facts["host_keys"],
         "shared": pulumi.Output.from_input("/home"),
     }
 

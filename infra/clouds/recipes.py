@@ -97,11 +97,11 @@ def images_by_member(
     Args:
         built: kind -> its image.
     """
-    found: dict[str, dict[str, pulumi.Output[str]]] = {}
+    by_role: dict[str, dict[str, pulumi.Output[str]]] = {}
     for kind in images.kinds(design):
         if kind.name in built:
-            found.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, built[kind.name]))
-    return found
+            by_role.setdefault(kind.role, {}).update(dict.fromkeys(kind.members, built[kind.name]))
+    return by_role
 
 
 def _digest(design: ClusterDesign, kind: ImageKind, steps: str) -> str:

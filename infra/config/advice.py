@@ -49,38 +49,38 @@ def warnings(
         cores: The cores of this machine, which local nodes share. `None` means not known.
     """
     facts = config.catalog(facts)
-    found = [*_partitions(config, design, facts)]
+    remarks = [*_partitions(config, design, facts)]
     if config.cluster.access.allow_ssh_from_anywhere:
-        found.append("cluster.access: SSH is open to the whole internet")
+        remarks.append("cluster.access: SSH is open to the whole internet")
     if not design.aws.nat:
-        found.append(
+        remarks.append(
             "cluster.aws.nat: machines have public addresses, but nobody gets in by them: the security "
             "groups let in no more than with a NAT gateway"
         )
-    found += _budget(design)
-    found += _cores(benchmark_design(config, design), design, cores)
-    found += _elsewhere(design, facts)
-    found += _job(design)
+    remarks += _budget(design)
+    remarks += _cores(benchmark_design(config, design), design, cores)
+    remarks += _elsewhere(design, facts)
+    remarks += _job(design)
     for mount in design.mounts:
         if mount.deployment in ("SCRATCH_1", "SCRATCH_2"):
-            found.append(
+            remarks.append(
                 f"cluster.storage.{mount.name}: {mount.deployment} keeps one copy of the data, which a "
                 "failed server loses"
             )
     if design.hosts and design.state() is not None and (image := own_image(design)) is not None:
-        found.append(f"cluster.controller.image: {unknown_release(image)}")
-    found += [
+        remarks.append(f"cluster.controller.image: {unknown_release(image)}")
+    remarks += [
         f"aws:endpoints: {endpoint} is not encrypted: signed requests and session tokens go there in clear"
         for endpoint in provider_settings.plain_endpoints(config.provider_settings)
     ]
     if config.environment:
-        found.append(
+        remarks.append(
             f"environment: {', '.join(config.environment)} is read by Pulumi's engine only: what it changes, "
             "and the account that its variables lead to, is not in this plan"
         )
     if config.placeholders:
-        found.append(placeholders.listed(config.placeholders))
-    return found
+        remarks.append(placeholders.listed(config.placeholders))
+    return remarks
 
 
 def own_image(design: ClusterDesign) -> str | None:
@@ -145,22 +145,22 @@ def _elsewhere(design: ClusterDesign, facts: Catalog) -> list[str]:
 def _budget(design: ClusterDesign) -> list[str]:
     """Warn of the budget's limits. Only static nodes may have no price; for others that is a mistake."""
     budget, partitions = design.budget, design.partitions
-    found = []
+    remarks = []
     if budget.max_usd is not None:
         path = "cluster.budget.max_usd"
         if unpriced := [p.name for p in partitions if p.price_hour is None]:
-            found.append(
+            remarks.append(
                 f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, so the budget "
                 "does not count them: give one under cluster.instance_types"
             )
         if design.provider == "local" and not any(p.price_hour for p in partitions):
-            found.append(f"{path}: local nodes cost nothing; to try the budget, set local.price_hour")
+            remarks.append(f"{path}: local nodes cost nothing; to try the budget, set local.price_hour")
         static = sum((p.price_hour or 0.0) * p.min for p in partitions)
-        found += _static(path, budget.max_usd, "USD", static)
+        remarks += _static(path, budget.max_usd, "USD", static)
     if budget.max_hours is not None:
         static = float(sum(p.min for p in partitions))
-        found += _static("cluster.budget.max_hours", budget.max_hours, "node-hours", static)
-    return found
+        remarks += _static("cluster.budget.max_hours", budget.max_hours, "node-hours", static)
+    return remarks
 
 
 def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
@@ -179,7 +179,7 @@ def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
 
 
 def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
-    found = []
+    remarks = []
     for partition in design.partitions:
         name, machine = f"partition {partition.name}", facts.machines[partition.instance_type]
         if partition.min:
@@ -190,34 +190,34 @@ def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> l
                 price = f", {partition.price_hour * partition.min:.2f} USD an hour"
             static = plurals.count(partition.min, "static node")
             runs = "runs" if partition.min == 1 else "run"
-            found.append(f"{name}: {static} {runs} as long as the cluster is up{price}")
+            remarks.append(f"{name}: {static} {runs} as long as the cluster is up{price}")
         if partition.accelerator and partition.accelerator.simulated:
             kind = partition.accelerator.type
-            found.append(
+            remarks.append(
                 f"{name}: its {kind} devices are simulated; Slurm counts them and no program can use them"
             )
         if machine.previous_generation:
-            found.append(
+            remarks.append(
                 f"{name}: {partition.instance_type} is of a previous generation, as EC2 counts them; look at "
                 "newer ones"
             )
         built_in, chosen = machine.accelerator, partition.accelerator
         if config.cluster.provider == "aws" and built_in and chosen and chosen.count < built_in.count:
-            found.append(
+            remarks.append(
                 f"{name}: {partition.instance_type} always has {built_in.count} accelerators, all are "
                 f"paid for; jobs may use {chosen.count}"
             )
-        found += _fabric(name, partition, machine)
+        remarks += _fabric(name, partition, machine)
         if config.cluster.provider == "aws":
-            found += _amazon(name, partition, design)
+            remarks += _amazon(name, partition, design)
         if partition.topology and partition.min < partition.max:
-            found.append(
+            remarks.append(
                 f"{name}: Slurm knows the places of nodes that run; those of nodes that are off count as "
                 f"unknown, so jobs are placed best with nodes: {{min: {partition.max}, max: {partition.max}}}"
             )
-        found += _boots(name, partition, design)
-        found += _zones(name, partition, design, facts)
-    return found
+        remarks += _boots(name, partition, design)
+        remarks += _zones(name, partition, design, facts)
+    return remarks
 
 
 def _fabric(name: str, partition: Partition, machine: InstanceType) -> list[str]:
@@ -243,9 +243,9 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     """Return what makes a cloud's nodes start slowly, and whether Slurm gives them up too early."""
     if design.isolation != "vm" or design.scheduler != "slurm":
         return []
-    found, longest = [], time_limits.boot(design, partition)
+    remarks, longest = [], time_limits.boot(design, partition)
     if design.slurm.resume_timeout < longest:
-        found.append(
+        remarks.append(
             f"{name}: cluster.slurm.resume_timeout is {design.slurm.resume_timeout} s, and the steps of a "
             f"boot may take {longest} s: a slow node is given back while it installs; leave the key out"
         )
@@ -257,36 +257,36 @@ def _boots(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
     ]
     ours = partition.image is None and design.image.id is None
     if installs and ours and not time_limits.baked(design, partition):
-        found.append(
+        remarks.append(
             f"{name}: each node installs {' and '.join(installs)} at every start, which takes minutes "
             "that are paid for: image: {bake: true} makes an image that has it"
         )
-    return found
+    return remarks
 
 
 def _amazon(name: str, partition: Partition, design: ClusterDesign) -> list[str]:
-    found = []
+    remarks = []
     reserved = partition.reservation or partition.reservations
     if reserved and partition.placement == "cluster" and partition.aws.placement_group is None:
-        found.append(
+        remarks.append(
             f"{name}: a reservation that AWS made for you has a placement group of its own; asking for "
             "another one ends in InsufficientInstanceCapacity: write placement: none, or name the group in "
             "which it was made (aws: {placement_group: …})"
         )
     if partition.aws.capacity_block:
-        found.append(
+        remarks.append(
             f"{name}: a Capacity Block is paid for as it is bought, and its price is not the one here; 30 "
             "minutes before its end EC2 ends its machines, and jobs that run there are queued again"
         )
     if partition.spot and (key := design.aws.kms_key) is not None:
-        found.append(
+        remarks.append(
             f"{name}: EC2 starts spot machines with a customer's key only where its role has a grant for it: "
             f"aws kms create-grant --region {design.region} --key-id {key} --grantee-principal "
             "arn:aws:iam::<account>:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot "
             "--operations Decrypt Encrypt GenerateDataKey GenerateDataKeyWithoutPlaintext CreateGrant "
             "DescribeKey ReEncryptFrom ReEncryptTo"
         )
-    return found
+    return remarks
 
 
 def _zones(name: str, partition: Partition, design: ClusterDesign, facts: Catalog) -> list[str]:

@@ -97,17 +97,17 @@ def path_in_schema(path: str) -> str:
     else:
         # A setting of the cloud's provider: `aws:region`.
         return camel_case(path.partition(":")[2]) if re.fullmatch(r"(aws|gcp):\w+", path) else path
-    found = ""
+    schema_path = ""
     for name, index in re.findall(r"([^.\[\]]+)|\[([^\]]*)\]", path):
         if index:
-            found += f"[{index}]"
+            schema_path += f"[{index}]"
             kind = inner(kind)
         else:
             shown = camel_case(name) if keys is not None and name in keys else name
-            found += f".{shown}" if found else shown
+            schema_path += f".{shown}" if schema_path else shown
             kind = keys.get(name, Any) if keys is not None else inner(kind)
         keys = known(kind)
-    return found
+    return schema_path
 
 
 def _value(value: Any, kind: Any) -> Any:

@@ -66,24 +66,24 @@ def table(provider: Provider) -> Mapping[str, Row]:
     The order is that of the stack file: first the keys of the cluster's location, last the benchmark. `*` in
     a key stands for home, apps, scratch and state.
     """
-    found = {key: _row(key, said, provider) for key, said in effects().items()}
-    taken = {name for row in found.values() if row.used for name in row.fields}
-    for key, row in found.items():
+    rows = {key: _row(key, said, provider) for key, said in effects().items()}
+    taken = {name for row in rows.values() if row.used for name in row.fields}
+    for key, row in rows.items():
         if not row.used:
             # What another key says with effect is not said again.
             left = tuple(name for name in row.fields if name not in taken)
             taken.update(left)
-            found[key] = replace(row, fields=left)
-    return found
+            rows[key] = replace(row, fields=left)
+    return rows
 
 
 def effects() -> dict[str, Effect]:
     """Return the effect of each key that has one of its own."""
-    found = dict(LOCATION)
+    by_key = dict(LOCATION)
     for key, own in keys(ClusterConfig):
         if own is not None:
-            found.setdefault(of_table(key), own)
-    return found | BENCHMARK
+            by_key.setdefault(of_table(key), own)
+    return by_key | BENCHMARK
 
 
 def of_table(key: str) -> str:

@@ -77,16 +77,16 @@ def _as_json(number: float) -> int | float:
 
 def _moment(text: str) -> str | None:
     """Return the text that the engine makes of a date or a time; `None` if the text is neither."""
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None or (found["clock"] and bool(found["zone"]) != (found["between"] in ("T", "t"))):
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None or (match["clock"] and bool(match["zone"]) != (match["between"] in ("T", "t"))):
         return None
     try:
-        day = datetime.date(int(found[1]), int(found[2]), int(found[3]))
-        hour, minute, second = map(int, (found["clock"] or "0:0:0").split(":"))
+        day = datetime.date(int(match[1]), int(match[2]), int(match[3]))
+        hour, minute, second = map(int, (match["clock"] or "0:0:0").split(":"))
         clock = datetime.time(hour, minute, second)
     except ValueError:
         return None
-    fraction = (found["fraction"] or "").rstrip("0").rstrip(".")
-    zone = found["zone"] or "Z"
+    fraction = (match["fraction"] or "").rstrip("0").rstrip(".")
+    zone = match["zone"] or "Z"
     offset = "+0000 UTC" if zone in ("Z", "+00:00", "-00:00") else " ".join([zone.replace(":", "")] * 2)
     return f"{day} {clock}{fraction} {offset}"

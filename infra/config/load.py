@@ -307,12 +307,12 @@ def _unknown_keys(values: Mapping[Any, Any]) -> list[Mistake]:
         # A misspelt namespace (slurm-stack:cluster) must not count as another program's.
         foreign = name and namespace != NAMESPACE and near(namespace, [NAMESPACE]) is None
         if key not in ours and not foreign:
-            found = unknown_key((key,), [*ours, *LOCATION_KEYS], values.get(key))
+            unknown = unknown_key((key,), [*ours, *LOCATION_KEYS], values.get(key))
             # `cluster:` without a namespace is not similar enough to any of these keys.
             meant = near(key, ["cluster", "benchmark"])
             if meant and foreign_keys.find((key,)) is None:
-                found = [replace(found[0], advice=f"did you mean {NAMESPACE}:{meant}?")]
-            mistakes += found
+                unknown = [replace(unknown[0], advice=f"did you mean {NAMESPACE}:{meant}?")]
+            mistakes += unknown
     return mistakes
 
 
@@ -375,19 +375,19 @@ def _cloud_location(
     values: Mapping[str, Any], mistakes: list[Mistake], broken: set[Location]
 ) -> CloudLocation:
     """Return the region, zone and project from the settings of the clouds' providers."""
-    found: dict[str, str | None] = {}
+    settings: dict[str, str | None] = {}
     for key in LOCATION_KEYS:
         value = values.get(key)
         if value is not None and not (isinstance(value, str) and value):
             mistakes.append(Mistake("value.type", key, shown(value), "text", "write it in quotes"))
             broken.add((key,))
             value = None
-        found[key] = value
+        settings[key] = value
     return CloudLocation(
-        aws_region=found["aws:region"],
-        gcp_region=found["gcp:region"],
-        zone=found["gcp:zone"],
-        project=found["gcp:project"],
+        aws_region=settings["aws:region"],
+        gcp_region=settings["gcp:region"],
+        zone=settings["gcp:zone"],
+        project=settings["gcp:project"],
     )
 
 

@@ -159,9 +159,9 @@ def near(word: str, words: Iterable[str]) -> str | None:
     """Return the word that was probably meant; `None` if no word is similar enough."""
     candidates = list(words)
     by_lower = {w.lower(): w for w in candidates}
-    found = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
-    if found:
-        return by_lower[found[0]]
+    similar = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.7)
+    if similar:
+        return by_lower[similar[0]]
     # disk_gb is meant as disk_gib, and ssh as ssh_cidrs, if only one key begins like this.
     begins = [w for w in candidates if len(word) > 2 and w.startswith(word.rstrip("s"))]
     return begins[0] if len(begins) == 1 else None
@@ -214,7 +214,7 @@ _NOWHERE = (
 @functools.cache
 def _places(model: type[BaseModel]) -> dict[str, list[str]]:
     """Return the paths at which a section and the sections in it have each key."""
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
 
     def look(kind: Any, path: str) -> None:
         kind = plain_type(kind)
@@ -223,11 +223,11 @@ def _places(model: type[BaseModel]) -> dict[str, list[str]]:
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             for key, field in kind.model_fields.items():
                 below = f"{path}.{key}" if path else key
-                found.setdefault(key, []).append(below)
+                paths.setdefault(key, []).append(below)
                 look(field.annotation, below)
 
     look(model, "")
-    return found
+    return paths
 
 
 def from_pydantic(error: ErrorDetails, top: Location, model: type[BaseModel]) -> list[Mistake]:
@@ -400,13 +400,13 @@ def same_at(model: type[BaseModel], inner: Location, one: Any, other: Any) -> bo
     if kind is None or (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return True
     adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
-    found = []
+    validated = []
     for value in (one, other):
         try:
-            found.append(repr(adapter.validate_python(value)))
+            validated.append(repr(adapter.validate_python(value)))
         except ValidationError:
-            found.append("")
-    return found[0] == found[1]
+            validated.append("")
+    return validated[0] == validated[1]
 
 
 def _annotated_at(model: type[BaseModel], inner: Location) -> Any:

@@ -126,19 +126,19 @@ _WEB_IDENTITY: dict[str, Form] = {
 def _section(value: Any, forms: Mapping[str, Form], needed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"a section with {', '.join(forms)}")
-    found = {}
+    section = {}
     for key, item in value.items():
         if key not in forms:
             raise ValueError(f"the keys {', '.join(forms)}, and not {key}")
         if item is not None:
             try:
-                found[key] = forms[key](item)
+                section[key] = forms[key](item)
             except ValueError as error:
                 raise ValueError(f"{key}: {error}") from None
     for key in needed:
-        if not found.get(key):
+        if not section.get(key):
             raise ValueError(f"a section with {key} in it")
-    return found
+    return section
 
 
 def _roles(value: Any) -> list[dict[str, Any]]:
@@ -157,13 +157,13 @@ def _endpoints(value: Any) -> dict[str, str]:
     sections = value if isinstance(value, list) else [value]
     if not all(isinstance(section, Mapping) for section in sections):
         raise ValueError("a list of sections: [{s3: https://…}]")
-    found = {}
+    endpoints = {}
     for section in sections:
         for key, address in section.items():
             if not isinstance(address, str) or not re.fullmatch(r"https?://[^/@\s]+(/[^@\s]*)?", address):
                 raise ValueError(f"{key}: an address that begins with https:// and has no password in it")
-            found[str(key)] = address
-    return found
+            endpoints[str(key)] = address
+    return endpoints
 
 
 _REWRITE = "write it so, in clear (no `secure:`), or leave it out"
@@ -302,7 +302,7 @@ def read(
     followed = FOLLOWED.get(provider)
     if followed is None:
         return None, []
-    found: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     mistakes = []
     for full, value in values.items():
         namespace, _, key = full.partition(":")
@@ -318,12 +318,12 @@ def read(
                 given = "(not shown)" if full in secret or key in _HIDDEN else shown(value)
                 mistakes.append(Mistake("provider.form", full, given, str(error), _REWRITE))
             else:
-                found |= {key: plain} if plain not in ("", [], {}) else {}
+                ours |= {key: plain} if plain not in ("", [], {}) else {}
         elif not _is_harmless(provider, key):
             mistakes.append(_unknown(provider, full, key))
     if environment:
-        found[ENVIRONMENT] = list(environment)
-    return (json.dumps(found, sort_keys=True, separators=(",", ":")) if found else None), mistakes
+        ours[ENVIRONMENT] = list(environment)
+    return (json.dumps(ours, sort_keys=True, separators=(",", ":")) if ours else None), mistakes
 
 
 def of_file(path: Path, folder: Path | None = None) -> str | None:

@@ -252,7 +252,7 @@ def scheduling(partition: Partition) -> dict[str, Any]:
     # Of Confidential VMs only N2D on Milan with SEV can move, and nobody knows which processors a node gets
     # (docs.cloud.google.com/confidential-computing/confidential-vm/docs/supported-configurations).
     stays = stays or "confidential_instance_config" in partition.overrides()
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "automatic_restart": False,
         "on_host_maintenance": "TERMINATE" if stays else "MIGRATE",
         "preemptible": partition.spot,
@@ -260,8 +260,8 @@ def scheduling(partition: Partition) -> dict[str, Any]:
     }
     if partition.spot:
         # A stopped machine would cost its disk, and its name could not be used again.
-        found["instance_termination_action"] = "DELETE"
-    return found
+        options["instance_termination_action"] = "DELETE"
+    return options
 
 
 def _accelerators(

@@ -41,8 +41,8 @@ def with_zones(design: ClusterDesign) -> ClusterDesign:
     """
     partitions = []
     for partition in design.partitions:
-        found = partition.zones or design.network.zones or (str(design.zone),)
-        partitions.append(replace(partition, zones=found[:1] if partition.placement == "cluster" else found))
+        zones = partition.zones or design.network.zones or (str(design.zone),)
+        partitions.append(replace(partition, zones=zones[:1] if partition.placement == "cluster" else zones))
     return replace(design, partitions=tuple(partitions))
 
 
@@ -76,12 +76,12 @@ def offered_types(
     `None` means that this is an offline plan, which cannot know it.
     """
     either = " OR ".join(f'(name = "{machine}")' for machine in sorted(machines))
-    found = compute.get_machine_types(
+    offered = compute.get_machine_types(
         filter=either, zone=zone, project=design.project, opts=opts
     ).machine_types
-    if any(machine.name.startswith(UNKNOWN) for machine in found):
+    if any(machine.name.startswith(UNKNOWN) for machine in offered):
         return None
-    return {machine.name: machine.guest_cpus for machine in found}
+    return {machine.name: machine.guest_cpus for machine in offered}
 
 
 def _check_offer(who: str, of: Host | Partition, zone: str, offered: dict[str, int] | None) -> None:
@@ -279,10 +279,10 @@ class IngressRule:
 
 def ingress_rules(design: ClusterDesign) -> list[IngressRule]:
     """Return every rule of a design's firewall. All other traffic is refused."""
-    found: dict[tuple[str, str], list[Rule]] = {}
+    grouped: dict[tuple[str, str], list[Rule]] = {}
     for rule in _firewall_rules(design):
-        found.setdefault((rule.group, _rule_source(rule, design)), []).append(rule)
-    return [_merged_rule(role, source, rules, design) for (role, source), rules in found.items()]
+        grouped.setdefault((rule.group, _rule_source(rule, design)), []).append(rule)
+    return [_merged_rule(role, source, rules, design) for (role, source), rules in grouped.items()]
 
 
 def _firewall_rules(design: ClusterDesign) -> Iterator[Rule]:

@@ -144,16 +144,16 @@ class GcpStorage(pulumi.ComponentResource):
 
     def _existing_filestore(self, mount: Mount) -> pulumi.Output[str]:
         *place, name = str(mount.existing).split("/")
-        found = filestore.get_instance_output(
+        instance = filestore.get_instance_output(
             name=name,
             project=place[1] if place else self._design.project,
             location=place[3] if place else self._design.zone,
             opts=pulumi.InvokeOptions(parent=self),
         )
-        address: pulumi.Output[str] = found.networks.apply(
+        address: pulumi.Output[str] = instance.networks.apply(
             lambda networks: str((networks[0].ip_addresses or [f"<{name}.networks[0].ipAddresses[0]>"])[0])
         )
-        exported = found.file_shares.apply(lambda shares: str(shares[0].name))
+        exported = instance.file_shares.apply(lambda shares: str(shares[0].name))
         self._locks(mount, address)
         return pulumi.Output.format("{0}:/{1}", address, exported)
 

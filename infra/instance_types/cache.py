@@ -47,7 +47,7 @@ def read() -> dict[str, dict[str, Any]]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         content = {}
     parts = {part: content.get(part) for part in PARTS}
-    return {part: dict(found) if isinstance(found, dict) else {} for part, found in parts.items()}
+    return {part: dict(facts) if isinstance(facts, dict) else {} for part, facts in parts.items()}
 
 
 def keep(new: Mapping[str, Mapping[str, Any]]) -> None:

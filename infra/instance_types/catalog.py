@@ -358,20 +358,20 @@ def _changeable(machines: Mapping[str, InstanceType]) -> dict[str, InstanceType]
 def tables() -> Catalog:
     """Return the snapshot in the repository."""
     by_hand = Path(__file__).with_name("by_hand.yaml").read_text(encoding="utf-8")
-    found = yaml.load(by_hand, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    manual = yaml.load(by_hand, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     ec2, google, prices = (json.loads(_text(f"{name}.json")) for name in ("ec2", "google", "prices"))
     table = Table(
         InstanceType.model_validate,
-        {name: InstanceType.model_validate(facts) for name, facts in found["machines"].items()},
+        {name: InstanceType.model_validate(facts) for name, facts in manual["machines"].items()},
     )
     table.add("aws", "ec2.csv", ec2["offers"])
     table.add("gcp", "google.csv", google["offers"])
     return Catalog.model_validate(
-        found
+        manual
         | {
             "date": prices["date"],
             "machines": table,
-            "attachable": {n: {**gpu, **prices["attachable"][n]} for n, gpu in found["attachable"].items()},
+            "attachable": {n: {**gpu, **prices["attachable"][n]} for n, gpu in manual["attachable"].items()},
             "unusable": {name: {"provider": "aws", "why": why} for name, why in ec2["unusable"].items()},
             "surveyed": {"aws": ec2["surveyed"], "gcp": google["surveyed"]},
         }

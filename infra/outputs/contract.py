@@ -255,10 +255,10 @@ def _other_version(source: str, version: object) -> str:
 
 def _mistakes(source: str, error: ValidationError) -> str:
     lines = [f"{source} is not as {API_VERSION} promises:"]
-    for found in error.errors(include_url=False):
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"])
-        given = "missing" if found["type"] == "missing" else _shown(found["input"])
-        lines.append(f"  {path.removeprefix('.')}: {given} ({found['msg']})")
+    for mistake in error.errors(include_url=False):
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in mistake["loc"])
+        given = "missing" if mistake["type"] == "missing" else _shown(mistake["input"])
+        lines.append(f"  {path.removeprefix('.')}: {given} ({mistake['msg']})")
     lines.append(
         "Something changed it on its way, or another program made it. Compare it with what "
         "`pulumi stack output cluster --json` prints, and bring that stack up again"

@@ -95,5 +95,5 @@ def _type(node: dict[str, Any], definitions: dict[str, Any]) -> str:
 def _resolve(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     if "$ref" not in node:
         return node
-    found: dict[str, Any] = definitions[node["$ref"].removeprefix("#/$defs/")]
-    return found
+    definition: dict[str, Any] = definitions[node["$ref"].removeprefix("#/$defs/")]
+    return definition

@@ -161,8 +161,8 @@ def of(
 def _access(design: ClusterDesign, machine: str | None) -> contract.LoginAccess | None:
     if machine is None:
         return None
-    found = design.access
-    return contract.LoginAccess(mode=found.mode, user=found.user, key=found.key, machine=machine)
+    access = design.access
+    return contract.LoginAccess(mode=access.mode, user=access.user, key=access.key, machine=machine)
 
 
 def _partition(p: Partition) -> contract.PartitionOutput:

@@ -77,8 +77,8 @@ class Cluster:
 
 def recorded() -> list[Cluster]:
     """Return this user's clusters, oldest first. A damaged record is left out."""
-    found = [_read(file) for file in _folder().glob("*.json")]
-    return sorted((each for each in found if each is not None), key=lambda each: (each.since, each.id))
+    records = [_read(file) for file in _folder().glob("*.json")]
+    return sorted((each for each in records if each is not None), key=lambda each: (each.since, each.id))
 
 
 def of(stack: Stack) -> Cluster | None:
@@ -196,12 +196,12 @@ def _file(cluster: str) -> Path:
 
 def _read(file: Path) -> Cluster | None:
     try:
-        found = Cluster(id=file.stem, **foreign.record(file))
-        complete = isinstance(found.places, list) and foreign.is_time(found.since)
-        texts = (found.stack, found.checkout, found.provider, found.organization or "")
+        cluster = Cluster(id=file.stem, **foreign.record(file))
+        complete = isinstance(cluster.places, list) and foreign.is_time(cluster.since)
+        texts = (cluster.stack, cluster.checkout, cluster.provider, cluster.organization or "")
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return found if complete and all(isinstance(text, str) for text in texts) else None
+    return cluster if complete and all(isinstance(text, str) for text in texts) else None
 
 
 def _write(cluster: Cluster) -> None:

@@ -39,9 +39,9 @@ def of_benchmark(outputs: dict[str, Any] | None) -> dict[str, Any]:
 
     It is `benchmark_result`, and the `benchmark` of `cluster`.
     """
-    found = outputs or {}
-    part = {"benchmark_result": found["benchmark_result"]} if "benchmark_result" in found else {}
-    cluster = found.get("cluster")
+    published = outputs or {}
+    part = {"benchmark_result": published["benchmark_result"]} if "benchmark_result" in published else {}
+    cluster = published.get("cluster")
     if isinstance(cluster, dict) and cluster.get("benchmark") is not None:
         part["benchmark"] = cluster["benchmark"]
     return part

@@ -47,10 +47,10 @@ def read(stack: Stack) -> str | None:
 
 def of_run_dir(run: Path) -> str | None:
     """Return the owner of the cluster in a run directory; `None` also for a claim that is over."""
-    found = _written(run)
+    owner = _written(run)
     # What is in the checkout can be reached, and its state says what was made.
-    counts = "://" not in found or holds_a_cluster(run) or _claimant_lives(run)
-    return found if found and counts else None
+    counts = "://" not in owner or holds_a_cluster(run) or _claimant_lives(run)
+    return owner if owner and counts else None
 
 
 def has_claimed(stack: Stack, claimant: str) -> bool:
@@ -99,9 +99,9 @@ def check(stack: Stack, claimant: str) -> None:
     Raises:
         UserError: Exit 3. The message names the command that destroys the cluster.
     """
-    found = read(stack)
-    if found is not None and found != holder(stack, claimant):
-        raise UserError(refusal(stack, found), EXIT_REFUSED, code="runner.other-owner")
+    owner = read(stack)
+    if owner is not None and owner != holder(stack, claimant):
+        raise UserError(refusal(stack, owner), EXIT_REFUSED, code="runner.other-owner")
 
 
 def claim(stack: Stack, claimant: str) -> None:
@@ -183,15 +183,15 @@ def backend_folder(url: str) -> Path | None:
 
 def _refuse_without_state(stack: Stack, claimant: str) -> None:
     """Refuse to bring a stack up beside, or over, a cluster whose state is gone."""
-    found = clusters.without_state(stack)
-    if found is None:
+    orphan = clusters.without_state(stack)
+    if orphan is None:
         return
-    if found.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
+    if orphan.id == locations.cluster_id(stack) and read(stack) == claimant and claimant != EMBEDDED:
         return  # the state is in the user's own Pulumi backend
     raise UserError(
         f"a cluster of stack {stack.name} that was brought up from here is running, and its state is not in "
         f"{locations.state_dir(stack)}. Was the checkout moved? Then run ./cluster in its new place. Was the "
-        f"state deleted (git clean -x)? `{found.down_command}` ends the cluster; then run `up` again.",
+        f"state deleted (git clean -x)? `{orphan.down_command}` ends the cluster; then run `up` again.",
         EXIT_REFUSED,
         code="state.missing",
     )

@@ -65,14 +65,14 @@ def read(project: Path, name: str, most: int = MOST_BYTES) -> ProjectFile:
     Raises:
         ProjectFileError: There is no such file, or it cannot be read.
     """
-    with _opened(project, name) as (handle, found):
-        if stat.S_ISDIR(found.st_mode):
+    with _opened(project, name) as (handle, facts):
+        if stat.S_ISDIR(facts.st_mode):
             raise ProjectFileError(Wrong.FOLDER, "it is a folder")
         # The size of some files, such as those of /proc, is not known before they are read.
-        content = _content(handle, most) if found.st_size <= most else None
+        content = _content(handle, most) if facts.st_size <= most else None
         if content is None:
             raise ProjectFileError(Wrong.LARGE, f"it has more than {most // MIB or 1} MiB")
-        return ProjectFile(content, bool(found.st_mode & stat.S_IXUSR))
+        return ProjectFile(content, bool(facts.st_mode & stat.S_IXUSR))
 
 
 def is_folder(project: Path, name: str) -> bool:
@@ -81,8 +81,8 @@ def is_folder(project: Path, name: str) -> bool:
     Raises:
         ProjectFileError: It leads to neither.
     """
-    with _opened(project, name) as (_, found):
-        return stat.S_ISDIR(found.st_mode)
+    with _opened(project, name) as (_, facts):
+        return stat.S_ISDIR(facts.st_mode)
 
 
 def _content(handle: int, most: int) -> bytes | None:
@@ -105,12 +105,12 @@ def _opened(project: Path, name: str) -> Iterator[tuple[int, os.stat_result]]:
     with ExitStack() as stack:
         try:
             handle = _Walk(project, stack).to(name)
-            found = os.fstat(handle)
+            facts = os.fstat(handle)
         except OSError as error:
             raise _error(error) from None
         except ValueError:  # a NUL, or half a character
             raise ProjectFileError(Wrong.MISSING, "no file can have such a name") from None
-        yield handle, found
+        yield handle, facts
 
 
 class _Walk:

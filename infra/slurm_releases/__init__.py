@@ -174,10 +174,10 @@ class Table(_Row):
         release, patch, _ = parse(version)
         text = f"Slurm {release}.{patch} ({version} of {package.title})"
         maintainer = self._maintainer(package, self.date)
-        if maintainer is not None and not (found := self.open_in(version, uses)):
+        if maintainer is not None and not (unfixed := self.open_in(version, uses)):
             return f"{text}, maintained by {maintainer.name} until {maintainer.until:%B %Y}"
         if maintainer is not None:
-            return f"{text}: {plurals.count(len(found), 'published advisory', 'published advisories')} open"
+            return f"{text}: {plurals.count(len(unfixed), 'published advisory', 'published advisories')} open"
         ended = self.releases[release].supported_until if release in self.releases else None
         return f"{text}, which nobody maintains" + (
             f": SchedMD's support ended in {ended:%B %Y}" if ended else ""

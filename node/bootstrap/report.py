@@ -168,16 +168,16 @@ def _parsed(content: bytes, most: int) -> dict[str, Any]:
     if len(content) > most:
         raise BrokenReportError(f"it has more than {most} bytes")
     try:
-        found = json.loads(content.decode(), parse_constant=_no_constant)
+        parsed = json.loads(content.decode(), parse_constant=_no_constant)
     except BrokenReportError:
         raise
     except RecursionError:
         raise BrokenReportError("its JSON is nested too deeply") from None
     except ValueError as error:
         raise BrokenReportError(f"it is no JSON: {_line(str(error))}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise BrokenReportError("it is no JSON object")
-    return found
+    return parsed
 
 
 def _no_constant(name: str) -> float:
@@ -222,18 +222,18 @@ def displayable(content: bytes) -> dict[str, Any] | None:
     are escaped. A report without a time of its beginning is as old as can be.
     """
     try:
-        found = _parsed(content, OWN_BYTES)
+        report = _parsed(content, OWN_BYTES)
     except BrokenReportError:
         return None
-    if found.get("state") not in STATES:
+    if report.get("state") not in STATES:
         return None
-    facts, steps = found.get("facts"), found.get("steps")
+    facts, steps = report.get("facts"), report.get("steps")
     return {
-        **{key: _text(found.get(key)) for key in ("host", "role", "state")},
-        "was_ready": found.get("was_ready") is True,
-        "started": _number(found.get("started")) or 0.0,
-        "ended": _number(found.get("ended")),
-        "host_keys": _texts(found.get("host_keys")),
+        **{key: _text(report.get(key)) for key in ("host", "role", "state")},
+        "was_ready": report.get("was_ready") is True,
+        "started": _number(report.get("started")) or 0.0,
+        "ended": _number(report.get("ended")),
+        "host_keys": _texts(report.get("host_keys")),
         "facts": {_text(k): _text(v) for k, v in facts.items()} if isinstance(facts, dict) else {},
         "steps": [_step(step) for step in steps if isinstance(step, dict)] if isinstance(steps, list) else [],
     }
@@ -284,8 +284,8 @@ def failure(file: Path, since: float = 0.0) -> str | None:
     Args:
         since: Seconds since the epoch. A file that was written earlier is of a former machine of this name.
     """
-    found = _of_file(file, since)
-    return None if found is None else found.failure
+    report = _of_file(file, since)
+    return None if report is None else report.failure
 
 
 def notice(file: Path) -> float | None:
@@ -293,8 +293,8 @@ def notice(file: Path) -> float | None:
 
     The time is in seconds since the epoch (UTC).
     """
-    found = _of_file(file, 0.0)
-    return None if found is None else found.notice
+    report = _of_file(file, 0.0)
+    return None if report is None else report.notice
 
 
 def _of_file(file: Path, since: float) -> Reported | None:

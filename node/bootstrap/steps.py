@@ -142,8 +142,8 @@ def health(context: Context) -> str:
 
     if (wanted := expected(context.settings.design, context.host)) is None:
         raise SkipStep("this machine has no devices")
-    if found := programs.look(context.settings, context.host, wanted, When.BOOT):
-        raise RuntimeError("\n".join([f"health: {in_a_line(found)}", *found]))
+    if faults := programs.look(context.settings, context.host, wanted, When.BOOT):
+        raise RuntimeError("\n".join([f"health: {in_a_line(faults)}", *faults]))
     return f"{wanted.text()}: no fault found"
 
 

@@ -399,10 +399,10 @@ class ClusterDesign:
 
         Without a role: what a machine fetches that becomes an image, which runs no hooks.
         """
-        found = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
-        found += [package.source for package in self.containers.packages] if self.containers else []
-        found += [package.source for package in self.slurm.packages]
-        return list(dict.fromkeys(source for source in found if source.startswith(scheme)))
+        sources = [hook.source for hook in self.hooks if role is not None and hook.role in (role, "all")]
+        sources += [package.source for package in self.containers.packages] if self.containers else []
+        sources += [package.source for package in self.slurm.packages]
+        return list(dict.fromkeys(source for source in sources if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:
         return next(p for p in self.partitions if p.name == name)

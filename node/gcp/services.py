@@ -75,15 +75,15 @@ class Bucket:
             UnreachableError: Cloud Storage did not answer.
             ServiceError: Cloud Storage refused.
         """
-        found: list[str] = []
+        listed: list[str] = []
         more = ""
         while True:
             wanted = {"prefix": prefix, "fields": "items(name),nextPageToken"}
             query = urllib.parse.urlencode({**wanted, **({"pageToken": more} if more else {})})
             page = json.loads(self._call("GET", f"storage/v1/b/{self._name}/o?{query}", prefix).body)
-            found += [str(item["name"]) for item in page.get("items", [])]
+            listed += [str(item["name"]) for item in page.get("items", [])]
             if not (more := str(page.get("nextPageToken", ""))):
-                return found
+                return listed
 
     def delete(self, key: str) -> None:
         """Delete an object. There may be none.

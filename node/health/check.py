@@ -46,8 +46,8 @@ class Expected:
 
     def text(self) -> str:
         """Return the devices in words."""
-        found = [f"{self.accelerator.count} {self.accelerator.type}"] if self.accelerator else []
-        return ", ".join([*found, *([plurals.count(self.efa, "EFA interface")] if self.efa else [])])
+        devices = [f"{self.accelerator.count} {self.accelerator.type}"] if self.accelerator else []
+        return ", ".join([*devices, *([plurals.count(self.efa, "EFA interface")] if self.efa else [])])
 
 
 def expected(design: ClusterDesign, node: str) -> Expected | None:
@@ -73,14 +73,14 @@ def faults(wanted: Expected, when: When, tool: Tool, root: Path = Path("/")) -> 
 def _faults(wanted: Expected, when: When, tool: Tool, root: Path) -> Iterator[str]:
     accelerator, skip = wanted.accelerator, wanted.skip
     if accelerator is not None and accelerator.gres == "gpu":
-        found = list(gpus(tool, accelerator.count, skip))
-        yield from found
+        gpu_faults = list(gpus(tool, accelerator.count, skip))
+        yield from gpu_faults
         if "xid" not in skip:
             yield from xids(tool)
         # The further tools ask the same driver: where it hangs, each would only take its whole time.
-        if not found and "nvlink" not in skip:
+        if not gpu_faults and "nvlink" not in skip:
             yield from nvlink(tool, accelerator.type, accelerator.count)
-        if not found and "dcgm" not in skip and when is not When.INTERVAL:
+        if not gpu_faults and "dcgm" not in skip and when is not When.INTERVAL:
             yield from dcgm(tool)
     elif accelerator is not None and "neuron" not in skip:
         yield from _neuron(tool, accelerator, root)
@@ -118,10 +118,10 @@ def _efa(count: int, root: Path) -> Iterator[str]:
     The names below /sys/class/infiniband are rdmap… or efa_…, and other adapters stand beside them, so the
     driver decides.
     """
-    found = [d for d in sorted((root / "sys/class/infiniband").glob("*")) if _driver(d) == "efa"]
-    if len(found) != count:
-        yield f"the kernel has {len(found)} of {plurals.count(count, 'EFA interface')}"
-    for device in found:
+    devices = [d for d in sorted((root / "sys/class/infiniband").glob("*")) if _driver(d) == "efa"]
+    if len(devices) != count:
+        yield f"the kernel has {len(devices)} of {plurals.count(count, 'EFA interface')}"
+    for device in devices:
         for state in sorted(device.glob("ports/*/state")):
             if "ACTIVE" not in (text := state.read_text().strip()):
                 yield f"EFA interface {device.name}: its port is {text}"

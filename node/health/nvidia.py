@@ -196,12 +196,12 @@ def xids(tool: Tool) -> Iterator[str]:
 
 
 def _xid(line: str) -> str | None:
-    found = _XID.search(line)
-    if found is None:
+    match = _XID.search(line)
+    if match is None:
         return None
-    where, code = found[1], int(found[2])
+    where, code = match[1], int(match[2])
     if code == RECOVERY:
-        action = _TO.search(found[3])
+        action = _TO.search(match[3])
         return f"Xid {code} on {where}: {action[1]}" if action and action[1] != "None" else None
     return f"Xid {code} on {where}: {FATAL_XIDS[code]}" if code in FATAL_XIDS else None
 

@@ -72,8 +72,8 @@ def main(program: str, settings_file: str) -> int:
     wanted = None if program == EPILOG else expected(settings.design, node)
     if wanted is not None:
         when = When.PROLOG if program == PROLOG else When.INTERVAL
-        if found := look(settings, node, wanted, when):
-            _drain(settings, node, in_a_line(found))
+        if problems := look(settings, node, wanted, when):
+            _drain(settings, node, in_a_line(problems))
             if program == PROLOG:
                 return 1
     script = {PROLOG: settings.design.slurm.prolog, EPILOG: settings.design.slurm.epilog}.get(program)

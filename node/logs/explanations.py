@@ -100,25 +100,25 @@ class Explained:
         if not (added := [line.rstrip() for line in lines]):
             return []
         self._lines.extend(added)
-        found = {pair: meanings(self._lines, [pair]) for pair in self._known}
-        self._known = [pair for pair in self._known if not found[pair]]
-        return [text for texts in found.values() for text in texts]
+        explained = {pair: meanings(self._lines, [pair]) for pair in self._known}
+        self._known = [pair for pair in self._known if not explained[pair]]
+        return [text for texts in explained.values() for text in texts]
 
 
 def started_wrongly(log: LogFile) -> Iterator[Note]:
     """Return a note on what a slurmd's lines on a job mean, if any of them needs one."""
-    if found := meanings(log.last(MOST_LINES), OF_SLURMD):
-        yield Note("what this means", found)
+    if explanations := meanings(log.last(MOST_LINES), OF_SLURMD):
+        yield Note("what this means", explanations)
 
 
 def meanings(lines: Iterable[str], known: Sequence[tuple[re.Pattern[str], str]] = MEANINGS) -> list[str]:
     """Return an explanation for each kind of line that needs one, behind the first such line."""
-    found: list[str] = []
+    explanations: list[str] = []
     lines = list(lines)
     for pattern, meaning in known:
         beside = BESIDE.get(pattern)
         if beside is not None and not any(map(beside.search, lines)):
             continue
         matches = ((line, match) for line in lines if (match := pattern.search(line)) is not None)
-        found += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in matches][:1]
-    return found
+        explanations += [f"{line.strip()}: {meaning.format(*match.groups())}" for line, match in matches][:1]
+    return explanations

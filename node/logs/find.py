@@ -126,10 +126,10 @@ class Cluster:
 
     def booted(self) -> list[str]:
         """Return the nodes whose machines have a boot log or a boot report that can be read here."""
-        found = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
+        nodes = {path.name[len("boot-") : -len(".log")] for path in self.log.glob("boot-*.log")}
         if not self.folders.process and self._knows_boots():
-            found |= {path.stem for path in Path(local.BUCKET).glob("boot/*.json")}
-        return sorted(found - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
+            nodes |= {path.stem for path in Path(local.BUCKET).glob("boot/*.json")}
+        return sorted(nodes - {CONTROLLER, *(host.name for host in self.settings.design.hosts)})
 
     def _knows_boots(self) -> bool:
         """Return whether every machine that has booted has left something that can be read here."""
@@ -146,17 +146,17 @@ class Cluster:
 
     def _benchmarks(self) -> dict[int, list[Path]]:
         """Return job -> the folders of benchmark runs with its files; a failed job's were moved aside."""
-        found: dict[int, list[Path]] = {}
+        runs: dict[int, list[Path]] = {}
         for note in self.bench.glob(f"*/*/{JOB_FILE}"):
             # Any user may have put anything there.
             with suppress(foreign.UnusableError, OSError):
                 text = foreign.read(note, STATE_BYTES).data.strip()
                 if _NUMBER.fullmatch(text):
-                    found.setdefault(int(text), []).append(note.parent)
+                    runs.setdefault(int(text), []).append(note.parent)
         for folder in self.bench.glob("*/*/job-*"):
             if _NUMBER.fullmatch(text := os.fsencode(folder.name.removeprefix("job-"))):
-                found.setdefault(int(text), []).append(folder)
-        return found
+                runs.setdefault(int(text), []).append(folder)
+        return runs
 
     def of_controller(self) -> list[Source]:
         before = "the controller's boot has not come that far"
@@ -319,12 +319,12 @@ class Cluster:
         line = self._last_line("slurmctld.log", lambda line: first.match(line) is not None)
         match = first.match(line or "")
         try:
-            found = datetime.fromisoformat(match[1]).timestamp() if match else None
+            submitted = datetime.fromisoformat(match[1]).timestamp() if match else None
         except ValueError:
             return None
         # slurmctld may have another time zone than this process. Then its times do not help.
         requeued = jobs[0].submit_time
-        return None if found is None or requeued is None or found > requeued else found
+        return None if submitted is None or requeued is None or submitted > requeued else submitted
 
     def _outputs(
         self, name: str, jobs: list[JobState], folders: list[Path], since: float | None

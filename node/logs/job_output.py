@@ -63,7 +63,7 @@ def output_files(job: int, fields: Mapping[str, str], *, last_digit: bool = True
         if fields[name] not in NO_PATH
     )
     # Relative to a folder that is not known, or nothing at all.
-    return [Output(kind, found, int(user)) for kind, found in paths if found.startswith("/")]
+    return [Output(kind, path, int(user)) for kind, path in paths if path.startswith("/")]
 
 
 def output_path(pattern: str, job: int, fields: Mapping[str, str], *, last_digit: bool = True) -> str:

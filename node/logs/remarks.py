@@ -30,12 +30,12 @@ def remarks(cluster: Cluster) -> list[dict[str, Any]]:
     Returns:
         For each such job its `job` (the id as squeue writes it), `name`, `state` and the `text`.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     # A thread, because nothing else ends a read that hangs. It ends with the process.
-    reading = threading.Thread(target=_read, args=(cluster, found), daemon=True)
+    reading = threading.Thread(target=_read, args=(cluster, entries), daemon=True)
     reading.start()
     reading.join(SECONDS)
-    return list(found)
+    return list(entries)
 
 
 def _read(cluster: Cluster, found: list[dict[str, Any]]) -> None:

@@ -50,8 +50,8 @@ def show(sources: Sequence[Source], lines: int, out: TextIO) -> None:
     """Print the end of each log."""
     before: list[str] = []
     for source in sources:
-        if found := source.last(lines):
-            print(*before, f"==> {source.heading} <==", *found, sep="\n", file=out)
+        if ending := source.last(lines):
+            print(*before, f"==> {source.heading} <==", *ending, sep="\n", file=out)
             before = [""]
     out.flush()
 

@@ -23,7 +23,7 @@ def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
         log: The folder of logs.
         jobs: The jobs.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     for node in _nodes(jobs)[:MOST_NODES]:
         path = log / f"slurmd-{node}.log"
         heading = f"slurmd of {node}, on this job"
@@ -33,11 +33,11 @@ def logs_here(log: Path, jobs: Sequence[JobState]) -> list[Source]:
             continue
         if LogFile(heading, path, None, of_others(owner)).last(1):
             why = "others' jobs ran there too, and what they wrote may look like lines on this job"
-            found.append(Note(heading, [f"(not shown: {why}: {path})"]))
+            sources.append(Note(heading, [f"(not shown: {why}: {path})"]))
             continue
         lines = LogFile(heading, path, None, on_node(job.id for job in jobs))
-        found += [lines, *started_wrongly(LogFile(heading, path, None, on_node(job.id for job in jobs)))]
-    return found
+        sources += [lines, *started_wrongly(LogFile(heading, path, None, on_node(job.id for job in jobs)))]
+    return sources
 
 
 def logs_on_nodes(jobs: Sequence[JobState], log: str, stack: str) -> list[Source]:

@@ -112,23 +112,23 @@ class LogFile:
         return ["(empty)" if self._wanted is None else "(nothing about it)"]
 
     def more(self) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         if self._descriptor is not None:
             if os.fstat(self._descriptor).st_size < self._position:
                 # The file was truncated and written again, as some programs rotate logs.
                 self._position, self._part = 0, b""
-            found += self._read()
+            lines += self._read()
         if self._replaced():
             if self._descriptor is not None:
                 os.close(self._descriptor)
-                found += self._flush()
+                lines += self._flush()
             with contextlib.suppress(FileNotFoundError, UnreadableError):
                 self._descriptor = None
                 self._descriptor, self._position = open_log(self.path, self._owner), 0
-                found += self._read()
+                lines += self._read()
         if self._part and time.monotonic() - self._part_since > HOLD_SECONDS:
-            found += self._flush()
-        return found if self._wanted is None else [line for line in found if self._wanted(line)]
+            lines += self._flush()
+        return lines if self._wanted is None else [line for line in lines if self._wanted(line)]
 
     def _replaced(self) -> bool:
         """Return whether the path now leads to a different file than the open one."""
@@ -143,13 +143,13 @@ class LogFile:
 
     def _read(self) -> list[str]:
         assert self._descriptor is not None
-        found: list[str] = []
+        texts: list[str] = []
         while block := os.pread(self._descriptor, 1 << 16, self._position):
             self._position += len(block)
             *lines, self._part = (self._part + block).split(b"\n")
             self._part_since = time.monotonic()
-            found += map(decoded, lines)
-        return found
+            texts += map(decoded, lines)
+        return texts
 
     def _flush(self) -> list[str]:
         part, self._part = self._part, b""

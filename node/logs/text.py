@@ -77,9 +77,9 @@ def tail(descriptor: int, count: int, wanted: Wanted | None = None) -> tuple[lis
     limit = max(0, end - (TAIL_BYTES if wanted is None else SCAN_BYTES))
     # A line break at the very end ends the last line and begins none.
     position = end - 1 if end and os.pread(descriptor, 1, end - 1) == b"\n" else end
-    found: list[str] = [""] if end and not position and (wanted is None or wanted("")) else []
+    texts: list[str] = [""] if end and not position and (wanted is None or wanted("")) else []
     rest = b""
-    while position > limit and len(found) < count:
+    while position > limit and len(texts) < count:
         start = max(limit, position - CHUNK)
         lines = (os.pread(descriptor, position - start, start) + rest).split(b"\n")
         # The first line may begin before this block.
@@ -89,10 +89,10 @@ def tail(descriptor: int, count: int, wanted: Wanted | None = None) -> tuple[lis
         for line in reversed(lines):
             text = decoded(line)
             if wanted is None or wanted(text):
-                found.append(text)
-            if len(found) == count:
+                texts.append(text)
+            if len(texts) == count:
                 break
-    return found[::-1], end
+    return texts[::-1], end
 
 
 def decoded(line: bytes) -> str:

@@ -178,10 +178,10 @@ def _no_constant(name: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members
 
 
 @contextmanager

@@ -41,23 +41,23 @@ def holder(port: int) -> str:
 
 def _sockets() -> dict[str, int]:
     """Return inode -> port of every listening TCP socket."""
-    found: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTENING:
-                    found[fields[9]] = int(fields[1].rpartition(":")[2], 16)
-    return found
+                    ports[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+    return ports
 
 
 def _held(pid: int) -> list[str]:
     """Return the inodes of a process's sockets."""
-    found = []
+    inodes = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 target = os.readlink(entry.path)  # noqa: PTH115
                 if target.startswith("socket:["):
-                    found.append(target[8:-1])
-    return found
+                    inodes.append(target[8:-1])
+    return inodes

@@ -85,29 +85,29 @@ def children(parent: int) -> list[int]:
 def descendants(root: int) -> list[int]:
     """Return the pids of living processes below `root`. The deepest are last."""
     families = _families(zombies=False)
-    found: list[int] = []
+    below: list[int] = []
     front = [root]
     while front:
         front = [child for parent in front for child in families.get(parent, [])]
-        found += front
-    return found
+        below += front
+    return below
 
 
 def ancestors(pid: int) -> list[int]:
     """Return the pids of a process's parent, the parent's parent, and so on, without PID 1."""
-    found: list[int] = []
+    above: list[int] = []
     while (stat := _stat(pid)) is not None and stat.parent > 1:
         pid = stat.parent
-        found.append(pid)
-    return found
+        above.append(pid)
+    return above
 
 
 def _families(*, zombies: bool) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     for pid in _pids():
         if (stat := _stat(pid)) is not None and (zombies or stat.state != "Z"):
-            found.setdefault(stat.parent, []).append(pid)
-    return found
+            by_parent.setdefault(stat.parent, []).append(pid)
+    return by_parent
 
 
 def _pids() -> list[int]:
@@ -168,8 +168,8 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 def with_descendants(roots: list[int]) -> list[int]:
     """Return these pids and those of all living descendants, without our own."""
-    found = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
-    return [pid for pid in found if pid != os.getpid()]
+    pids = dict.fromkeys([*roots, *(below for pid in roots for below in descendants(pid))])
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def end_all(find: Callable[[], list[int]], seconds: float = 10.0) -> list[int]:
@@ -232,14 +232,14 @@ def having(wanted: Callable[[int, list[bytes]], bool]) -> list[int]:
     Args:
         wanted: Called with each process's pid and environment (`NAME=value`).
     """
-    found = []
+    pids = []
     for pid in _pids():
         with contextlib.suppress(OSError):
             if pid != os.getpid() and wanted(pid, _environment(pid)):
                 stat = _stat(pid)
                 if stat is not None and stat.state not in _GONE:
-                    found.append(pid)
-    return sorted(found)
+                    pids.append(pid)
+    return sorted(pids)
 
 
 def _environment(pid: int) -> list[bytes]:

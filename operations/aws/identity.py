@@ -94,7 +94,7 @@ def variables(boto_session: Any, text: str) -> dict[str, str]:
     """Return the environment variables that make other programs of AWS act as the session does."""
     settings = provider_settings.settings(text)
     keys = boto_session.get_credentials().get_frozen_credentials()
-    found = {
+    environment = {
         "AWS_ACCESS_KEY_ID": keys.access_key,
         "AWS_SECRET_ACCESS_KEY": keys.secret_key,
         "AWS_SESSION_TOKEN": keys.token or "",
@@ -103,16 +103,16 @@ def variables(boto_session: Any, text: str) -> dict[str, str]:
         "AWS_DEFAULT_PROFILE": "",
     }
     if "customCaBundle" in settings:
-        found["AWS_CA_BUNDLE"] = str(Path(settings["customCaBundle"]).expanduser())
+        environment["AWS_CA_BUNDLE"] = str(Path(settings["customCaBundle"]).expanduser())
     for key, variable in (
         ("useFipsEndpoint", "AWS_USE_FIPS_ENDPOINT"),
         ("useDualstackEndpoint", "AWS_USE_DUALSTACK_ENDPOINT"),
     ):
         if key in settings:
-            found[variable] = str(settings[key]).lower()
+            environment[variable] = str(settings[key]).lower()
     if (address := _endpoint(settings, "ssm")) is not None:
-        found["AWS_ENDPOINT_URL_SSM"] = address
-    return found
+        environment["AWS_ENDPOINT_URL_SSM"] = address
+    return environment
 
 
 def _options(settings: Mapping[str, Any], service: str, limits: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,15 +201,15 @@ def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
         "sourceIdentity": "SourceIdentity",
         "transitiveTagKeys": "TransitiveTagKeys",
     }
-    found: dict[str, Any] = {names[key]: value for key, value in role.items() if key in names}
-    found["RoleSessionName"] = role.get("sessionName", SESSION_NAME)
+    arguments: dict[str, Any] = {names[key]: value for key, value in role.items() if key in names}
+    arguments["RoleSessionName"] = role.get("sessionName", SESSION_NAME)
     if "duration" in role:
-        found["DurationSeconds"] = seconds(role["duration"])
+        arguments["DurationSeconds"] = seconds(role["duration"])
     if "policyArns" in role:
-        found["PolicyArns"] = [{"arn": arn} for arn in role["policyArns"]]
+        arguments["PolicyArns"] = [{"arn": arn} for arn in role["policyArns"]]
     if "tags" in role:
-        found["Tags"] = [{"Key": key, "Value": value} for key, value in role["tags"].items()]
-    return found
+        arguments["Tags"] = [{"Key": key, "Value": value} for key, value in role["tags"].items()]
+    return arguments
 
 
 def seconds(duration: str) -> int:

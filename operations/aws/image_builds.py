@@ -24,14 +24,14 @@ def build_failure(cloud: AwsCloud, design: ClusterDesign, since: float) -> str |
     bucket = cloud.bucket() if design.image.bake else None
     if bucket is None:
         return None
-    found = []
+    failures = []
     for host in (kind.host for kind in kinds(design)):
         report = ssh_access.boot_report(cloud, bucket, host)
         failed = report is not None and report["state"] == "failed"
         if report is not None and failed and cloud.changed(bucket, f"boot/{host}.json") > since:
-            found.append(boots.boot_failure(host, report))
-    if not found:
+            failures.append(boots.boot_failure(host, report))
+    if not failures:
         return None
     return "\n".join(
-        [*found, "Fix the cause and run `up` again: that image is built anew, from the first step."]
+        [*failures, "Fix the cause and run `up` again: that image is built anew, from the first step."]
     )

@@ -108,15 +108,15 @@ def slurm(ec2: Any, image: str) -> str | None:
     # A filter finds nothing where an id that does not exist would be an error.
     wanted = [{"Name": "image-id", "Values": [image]}]
     with explained():
-        found = ec2.describe_images(Filters=wanted)["Images"]
-    tags = {tag["Key"]: tag["Value"] for ami in found for tag in ami.get("Tags", [])}
+        amis = ec2.describe_images(Filters=wanted)["Images"]
+    tags = {tag["Key"]: tag["Value"] for ami in amis for tag in ami.get("Tags", [])}
     return tags.get(SLURM)
 
 
 def leftovers(ec2: Any, cluster: str) -> list[str]:
     """One line for each AMI and snapshot of a cluster that still exists."""
-    found = [f"image {image['ImageId']} ({image.get('Name', '')})" for image in images(ec2, cluster)]
-    return found + [
+    image_lines = [f"image {image['ImageId']} ({image.get('Name', '')})" for image in images(ec2, cluster)]
+    return image_lines + [
         f"snapshot {snapshot['SnapshotId']} ({snapshot['VolumeSize']} GiB)"
         for snapshot in _snapshots(ec2, cluster)
     ]
@@ -203,9 +203,9 @@ def _delete(ec2: Any, snapshot: str, sleep: Sleep) -> None:
 def _snapshots(ec2: Any, cluster: str) -> list[dict[str, Any]]:
     with explained():
         pages = ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=_tagged(cluster))
-        found = [snapshot for page in pages for snapshot in page["Snapshots"]]
+        snapshots = [snapshot for page in pages for snapshot in page["Snapshots"]]
     # What `down` has saved of a disk is no image's.
-    return [snapshot for snapshot in found if not is_kept(snapshot.get("Tags", []))]
+    return [snapshot for snapshot in snapshots if not is_kept(snapshot.get("Tags", []))]
 
 
 def _tagged(cluster: str) -> list[dict[str, Any]]:

@@ -115,8 +115,8 @@ def _group(ec2: Any, interfaces: Sequence[str]) -> str | None:
     """Return the security group that stays with a Lustre file system."""
     if not interfaces:
         return None
-    found = ec2.describe_network_interfaces(NetworkInterfaceIds=list(interfaces[:1]))
-    groups = [group["GroupId"] for interface in found["NetworkInterfaces"] for group in interface["Groups"]]
+    answer = ec2.describe_network_interfaces(NetworkInterfaceIds=list(interfaces[:1]))
+    groups = [group["GroupId"] for interface in answer["NetworkInterfaces"] for group in interface["Groups"]]
     return str(groups[0]) if groups else None
 
 

@@ -126,9 +126,9 @@ def image_address(repository: str, printed: str) -> str:
 def content_tag(root: Path) -> str:
     """Return the tag of the image that this checkout's files give: a digest of names and contents."""
     folder = root / access.CONTEXT
-    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return _digest(
-        folder, [path for path in found if not LEFT_OUT.intersection(path.relative_to(folder).parts)]
+        folder, [path for path in files if not LEFT_OUT.intersection(path.relative_to(folder).parts)]
     )
 
 

@@ -350,9 +350,9 @@ def budget_limits(design: ClusterDesign) -> dict[str, int]:
     machines that cost nothing is none.
     """
     batch, (queue,), budget = access.of(design), design.partitions, design.budget
-    found = {}
+    limits = {}
     if budget.max_usd is not None and batch.vcpu_price_hour:
-        found["usd"] = int(budget.max_usd / batch.vcpu_price_hour * MINUTES)
+        limits["usd"] = int(budget.max_usd / batch.vcpu_price_hour * MINUTES)
     if budget.max_hours is not None:
-        found["hours"] = int(budget.max_hours * queue.cpus * MINUTES)
-    return found
+        limits["hours"] = int(budget.max_hours * queue.cpus * MINUTES)
+    return limits

@@ -146,10 +146,10 @@ def _snapshot(c: Context, part: SharedStorage, at: Location) -> None:
 
 def _restore(c: Context, part: SharedStorage, at: Location) -> None:
     where = (*at, "restore")
-    if (found := RESTORED.get((c.provider, part.kind))) is None:
+    if (form := RESTORED.get((c.provider, part.kind))) is None:
         c.add("restore.kind", where, part.restore, f"nothing with kind {part.kind}", NO_SNAPSHOT[part.kind])
-    elif not re.fullmatch(found[0], str(part.restore)):
-        c.add("restore.form", where, part.restore, found[1])
+    elif not re.fullmatch(form[0], str(part.restore)):
+        c.add("restore.form", where, part.restore, form[1])
     elif part.kind == "fsx_lustre":
         _backup(c, part, where, part.restore)
 

@@ -105,10 +105,10 @@ def pools(partitions: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
     Args:
         partitions: The name and the zones of each partition.
     """
-    found = []
+    names = []
     for name, zones in partitions:
-        found += [name, *(f"{name}/{zone}" for zone in zones)]
-    return found
+        names += [name, *(f"{name}/{zone}" for zone in zones)]
+    return names
 
 
 def _devices(c: Context, partition: PartitionConfig) -> int:

@@ -75,8 +75,8 @@ def check_location(c: Context) -> None:
 
 def _near_region(c: Context, region: str) -> str:
     known = sorted({name for machine in c.facts.machines.values() for name in machine.regions or ()})
-    found = near(region, known)
-    return f"did you mean {found}?" if found else ""
+    similar = near(region, known)
+    return f"did you mean {similar}?" if similar else ""
 
 
 def _project(c: Context) -> None:

@@ -174,8 +174,8 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
     members = value if isinstance(value, list) else [value]
     for index, name in enumerate(members):
         at = (*where, index) if several else where
-        found = ONE_RESERVATION.fullmatch(name) or (None if several else RESERVATION_GROUP.fullmatch(name))
-        if found is None:
+        match = ONE_RESERVATION.fullmatch(name) or (None if several else RESERVATION_GROUP.fullmatch(name))
+        if match is None:
             group = "" if several else " or arn:aws:resource-groups:<region>:<account>:group/<name>"
             shared = "arn:aws:ec2:<region>:<account>:capacity-reservation/cr-…"
             advice = "see the EC2 console"
@@ -188,10 +188,10 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
                 f"cr-…, or {shared} if another account shares it{',' * bool(group)}{group}",
                 advice,
             )
-        elif found["region"] and c.region and found["region"] != c.region:
+        elif match["region"] and c.region and match["region"] != c.region:
             allowed = f"a {'reservation' if ONE_RESERVATION.fullmatch(name) else 'group'} of {c.region}"
             c.add(
-                "reservation.region", at, name, allowed, f"machines of {found['region']} are of no use here"
+                "reservation.region", at, name, allowed, f"machines of {match['region']} are of no use here"
             )
         elif name.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
             c.add("reservation.twice", at, name, "each reservation once", "remove it")

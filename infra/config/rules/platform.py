@@ -199,20 +199,20 @@ def _renamed(key: str) -> str:
 
 def _groups(c: Context) -> None:
     """Check that security groups are on AWS, in an existing VPC, and network tags on Google Cloud."""
-    found: list[tuple[str, Location, list[str]]] = []
+    groups: list[tuple[str, Location, list[str]]] = []
     for name in ("controller", "login"):
         machine = getattr(c.cluster, name)
-        found += [(key, (*CLUSTER, name, key), getattr(machine, key)) for key in _CLOUD_OF]
+        groups += [(key, (*CLUSTER, name, key), getattr(machine, key)) for key in _CLOUD_OF]
     for index, partition in enumerate(c.cluster.partitions):
         if partition.aws is not None and c.provider == "aws":
             at = (*CLUSTER, "partitions", index, "aws", "security_groups")
-            found.append(("security_groups", at, partition.aws.security_groups))
+            groups.append(("security_groups", at, partition.aws.security_groups))
     if c.cluster.batch is not None:
-        found.append(
+        groups.append(
             ("security_groups", (*CLUSTER, "batch", "security_groups"), c.cluster.batch.security_groups)
         )
     network = c.cluster.network.aws
-    for key, at, values in found:
+    for key, at, values in groups:
         if not values:
             continue
         if c.provider != _CLOUD_OF[key]:

@@ -128,8 +128,8 @@ def _need(need: str, at: Location) -> str:
 
 
 def _advisories(table: slurm_releases.Table, package: slurm_releases.Package, feature: str) -> str:
-    found = [a.id for a in table.open_in(package.version) if a.affects == feature]
-    return ", ".join(found) or "whatever is published next"
+    ids = [a.id for a in table.open_in(package.version) if a.affects == feature]
+    return ", ".join(ids) or "whatever is published next"
 
 
 def _relied_on(cluster: ClusterConfig) -> Iterator[tuple[Location, object, str]]:

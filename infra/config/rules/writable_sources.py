@@ -16,9 +16,9 @@ def check_writable_sources(c: Context) -> None:
     """Check the hooks. Packages are known by their hash, so nobody can replace them."""
     open_to_all = list(_open_to_all(c))
     for index, hook in enumerate(c.cluster.hooks):
-        if hook.source is None or (found := _object_of(hook.source)) is None:
+        if hook.source is None or (stored_object := _object_of(hook.source)) is None:
             continue
-        bucket, name = found
+        bucket, name = stored_object
         for key, address, (other, beginning) in open_to_all:
             if bucket == other and name.startswith(beginning):
                 c.add(

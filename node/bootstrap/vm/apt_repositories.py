@@ -36,9 +36,9 @@ def add_repository(
     answer = http_client.call("GET", key_url, dict, attempts=attempts or http_client.ATTEMPTS, timeout=30.0)
     if answer.status != 200 or b"BEGIN PGP PUBLIC KEY BLOCK" not in answer.body:
         raise ServiceError(f"{key_url}: no key (HTTP status {answer.status})", status=answer.status)
-    if fingerprint is not None and (found := _fingerprints(answer.body)) != [fingerprint]:
+    if fingerprint is not None and (actual := _fingerprints(answer.body)) != [fingerprint]:
         raise ServiceError(
-            f"{key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be {fingerprint}: "
+            f"{key_url}: the key is {' and '.join(actual) or 'unreadable'}, and should be {fingerprint}: "
             "nothing is installed from there",
             status=answer.status,
         )

@@ -65,10 +65,10 @@ def _mountpoint(context: Context) -> None:
     answer = http_client.call("GET", url, dict, timeout=60.0)
     if answer.status != 200:
         raise ServiceError(f"{url}: HTTP status {answer.status}", status=answer.status)
-    found = hashlib.sha256(answer.body).hexdigest()
-    if found != SHA256[machine]:
+    digest = hashlib.sha256(answer.body).hexdigest()
+    if digest != SHA256[machine]:
         raise ServiceError(
-            f"{url}: its SHA-256 is {found}, and should be {SHA256[machine]}: it is not installed",
+            f"{url}: its SHA-256 is {digest}, and should be {SHA256[machine]}: it is not installed",
             status=answer.status,
         )
     archive = files.folder(context.at("var/tmp/slurm-stacks"), 0o700) / "mount-s3.tar.gz"

@@ -109,13 +109,13 @@ def _blank(device: str) -> bool:
 
 def mounted(path: str) -> tuple[str, str] | None:
     """Return the type and the source of the file system that is mounted at a path."""
-    found = None
+    mount = None
     for line in MOUNTINFO.read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         if fields.split()[4].encode().decode("unicode_escape") == path:
             kind, origin = rest.split()[:2]
-            found = kind, origin
-    return found
+            mount = kind, origin
+    return mount
 
 
 def mount_volume(context: Context, mount: Mount, device: str, options: str = "defaults") -> None:
@@ -142,8 +142,8 @@ def grow(context: Context, mount: Mount, device: str) -> None:
 
 def _facts(context: Context, device: str) -> dict[str, str]:
     """Return what blkid finds on a device: TYPE, PTTYPE, UUID, …. It is empty if blkid finds nothing."""
-    found = context.run("blkid", "--probe", "--output", "export", device, allow=(0, NOTHING_FOUND))
-    return dict(line.split("=", 1) for line in found.splitlines() if "=" in line)
+    exported = context.run("blkid", "--probe", "--output", "export", device, allow=(0, NOTHING_FOUND))
+    return dict(line.split("=", 1) for line in exported.splitlines() if "=" in line)
 
 
 def copy_to_disk(context: Context, target: Path, device: str) -> None:

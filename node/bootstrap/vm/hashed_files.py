@@ -40,10 +40,10 @@ def download(context: Context, source: str, sha256: str, target: Path) -> None:
         else:
             draft.write(context.path(context.folders.code / source).read_bytes())
         draft.seek(0)
-        found = hashlib.file_digest(draft, "sha256").hexdigest()  # type: ignore[arg-type]
-        if found != sha256:
+        digest = hashlib.file_digest(draft, "sha256").hexdigest()  # type: ignore[arg-type]
+        if digest != sha256:
             raise ServiceError(
-                f"{source}: its SHA-256 is {found}, and should be {sha256}: it is not installed"
+                f"{source}: its SHA-256 is {digest}, and should be {sha256}: it is not installed"
             )
 
 

@@ -42,15 +42,15 @@ class ImageKind:
 
 def kinds(design: ClusterDesign) -> tuple[ImageKind, ...]:
     """Return the images of a design, whether it bakes them or not: of the hosts, then of the partitions."""
-    found: dict[str, ImageKind] = {}
+    images: dict[str, ImageKind] = {}
     for host in design.hosts:
         if host.image is None:
-            _add(found, ImageKind(host.role, host.role, (host.name,), host.disk_gib))
+            _add(images, ImageKind(host.role, host.role, (host.name,), host.disk_gib))
     for partition in design.partitions:
         if partition.image is None:
             name = "-".join(["compute", *_drivers(partition)])
-            _add(found, ImageKind(name, "compute", (partition.name,), partition.disk_gib, partition))
-    return tuple(found.values())
+            _add(images, ImageKind(name, "compute", (partition.name,), partition.disk_gib, partition))
+    return tuple(images.values())
 
 
 def named(design: ClusterDesign, host: str) -> ImageKind:

@@ -86,10 +86,10 @@ def check_held(context: Context) -> None:
 
 def _places(context: Context) -> dict[str, Path]:
     folders = context.folders
-    found = {"slurmctld": context.path(folders.state), "elastic": context.path(folders.elastic)}
+    places = {"slurmctld": context.path(folders.state), "elastic": context.path(folders.elastic)}
     if context.settings.design.slurm.accounting:
-        found["mysql"] = context.at(MYSQL)
-    return found
+        places["mysql"] = context.at(MYSQL)
+    return places
 
 
 def _stop(context: Context) -> None:

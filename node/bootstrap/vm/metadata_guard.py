@@ -127,13 +127,13 @@ def rules(users: Sequence[int], openings: Openings) -> str:
 
 
 def _ids(names: Sequence[str]) -> list[int]:
-    found = []
+    uids = []
     for name in names:
         try:
-            found.append(pwd.getpwnam(name).pw_uid)
+            uids.append(pwd.getpwnam(name).pw_uid)
         except KeyError:
             continue  # the image has no such user
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(uids))
 
 
 def _service(context: Context, paths: Sequence[str]) -> Service:

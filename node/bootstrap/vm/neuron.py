@@ -64,10 +64,10 @@ def ensure_neuron_devices(context: Context, count: int) -> None:
         install_neuron(context)
         context.run("modprobe", NEURON_MODULE, timeout=120.0)
         context.run("udevadm", "settle", "--timeout=60", timeout=90.0)
-    found = _neuron_devices(context)
-    if found != count:
+    present = _neuron_devices(context)
+    if present != count:
         raise RuntimeError(
-            f"/dev has {plurals.count(found, 'Neuron device')}, and there should be {count}; "
+            f"/dev has {plurals.count(present, 'Neuron device')}, and there should be {count}; "
             f"`modinfo {NEURON_MODULE}` and `dmesg` on the machine say more"
         )
 

@@ -189,8 +189,8 @@ def _pin(context: Context, text: str) -> None:
 
 def _user_space(context: Context) -> list[str]:
     """Return the versions of the available user space, newest first."""
-    found = {_upstream(offer.version) for offer in apt.offers(context, COMMON)}
-    return sorted(found, key=apt.version_order, reverse=True)
+    versions = {_upstream(offer.version) for offer in apt.offers(context, COMMON)}
+    return sorted(versions, key=apt.version_order, reverse=True)
 
 
 def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) -> str:
@@ -218,8 +218,8 @@ def _refusal(context: Context, flavour: Flavour, *, signed: bool, baking: bool) 
 
 def _holds(offer: apt.Offer) -> str | None:
     """Return the driver's version in a build of the modules, which is the lowest user space it accepts."""
-    found = re.search(rf"\b{re.escape(COMMON)} \(>= ([0-9.]+)\)", offer.depends)
-    return found[1] if found else None
+    match = re.search(rf"\b{re.escape(COMMON)} \(>= ([0-9.]+)\)", offer.depends)
+    return match[1] if match else None
 
 
 def _upstream(version: str) -> str:

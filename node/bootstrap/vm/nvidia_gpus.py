@@ -52,10 +52,10 @@ def ensure_gpus(context: Context, accelerator: Accelerator, *, signed: bool = Fa
             context.run("systemctl", "enable", "--now", "nvidia-fabricmanager", timeout=120.0)
     # Slurm needs the device files. Without this the one for unified memory appears only at the first use.
     context.run("nvidia-modprobe", "-u", "-c=0", allow=(0, 1))
-    found = _gpus(context)
-    if found != accelerator.count:
+    seen = _gpus(context)
+    if seen != accelerator.count:
         raise RuntimeError(
-            f"nvidia-smi sees {plurals.count(found, 'GPU')}, and there should be {accelerator.count}"
+            f"nvidia-smi sees {plurals.count(seen, 'GPU')}, and there should be {accelerator.count}"
         )
     context.run("nvidia-smi", "--persistence-mode=1", timeout=120.0)
     if accelerator.subnet_managed:

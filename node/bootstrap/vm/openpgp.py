@@ -27,18 +27,18 @@ def fingerprints(key: bytes) -> list[str]:
     Raises:
         ValueError: The file has no keys of version 4, or is damaged.
     """
-    found = []
+    prints = []
     try:
         for tag, body in _packets(binary(key)):
             if tag == PUBLIC_KEY:
                 if body[0] != VERSION:
                     raise ValueError(f"a key of version {body[0]}")
-                found.append(hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper())
+                prints.append(hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body).hexdigest().upper())
     except IndexError as error:
         raise ValueError(f"the file with keys is damaged: {error}") from None
-    if not found:
+    if not prints:
         raise ValueError("the file has no public key")
-    return found
+    return prints
 
 
 def binary(key: bytes) -> bytes:

@@ -110,13 +110,13 @@ def _plugin(context: Context) -> str:
     """Return the path of Pyxis's plugin."""
     root = context.at("")
     patterns = [f"{folder}/{container_conf.PYXIS_PLUGIN}" for folder in container_conf.PLUGIN_FOLDERS]
-    if not (found := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
+    if not (plugins := [path for pattern in patterns for path in sorted(root.glob(pattern))]):
         raise RuntimeError(
             f"Pyxis is not installed (no {container_conf.PYXIS_PLUGIN} in "
             f"/{', /'.join(container_conf.PLUGIN_FOLDERS)}): name its "
             "package in containers.packages, or use an image that has it"
         )
-    return str(found[0])
+    return str(plugins[0])
 
 
 def _load(context: Context, line: Path) -> None:

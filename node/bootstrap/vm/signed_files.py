@@ -33,12 +33,12 @@ def fetch_key(signer: Signer, *, attempts: int) -> bytes:
     """
     key = _get(signer.key_url, attempts)
     try:
-        found = fingerprints(key)
+        actual = fingerprints(key)
     except ValueError:
-        found = []
-    if found != [signer.fingerprint]:
+        actual = []
+    if actual != [signer.fingerprint]:
         raise ServiceError(
-            f"{signer.key_url}: the key is {' and '.join(found) or 'unreadable'}, and should be "
+            f"{signer.key_url}: the key is {' and '.join(actual) or 'unreadable'}, and should be "
             f"{signer.fingerprint}: what it signs is not installed"
         )
     return key

@@ -126,8 +126,8 @@ def _fetch(context: Context, source: str, work: Path) -> str:
         files.write(work / f"{number}.list", line.encode())
     everything = tuple(_apt(work, "all.list"))
     _update(context, source, keys, everything)
-    found = context.run("apt-get", *everything, "--print-uris", "--download-only", "source", PACKAGE)
-    version = re.findall(rf"\b{PACKAGE}_(\S+)\.dsc\b", found)[-1]
+    uris = context.run("apt-get", *everything, "--print-uris", "--download-only", "source", PACKAGE)
+    version = re.findall(rf"\b{PACKAGE}_(\S+)\.dsc\b", uris)[-1]
     # The index has the sums of both. The third file, .dsc, would only repeat them.
     for part in ("--tar-only", "--diff-only"):
         _fetch_part(context, part, version, [tuple(_apt(work, f"{n}.list")) for n in range(len(lines))], work)

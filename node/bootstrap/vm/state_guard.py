@@ -161,8 +161,8 @@ def write_through(disk: Path, device: str) -> None:
     Raises:
         OSError: The disk is gone, read-only, or not mounted there.
     """
-    if (found := mounted_device(disk)) != device:
-        raise OSError(f"{found or 'nothing'} is mounted at {disk}, and should be {device}")
+    if (mounted := mounted_device(disk)) != device:
+        raise OSError(f"{mounted or 'nothing'} is mounted at {disk}, and should be {device}")
     handle = os.open(disk / ".held", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.pwrite(handle, f"{time.time():.0f}\n".encode(), 0)
@@ -173,12 +173,12 @@ def write_through(disk: Path, device: str) -> None:
 
 def mounted_device(disk: Path) -> str | None:
     """Return the numbers of the device that is mounted in a folder; `None` if none is."""
-    found = None
+    device = None
     for line in MOUNTINFO.read_text().splitlines():
         fields = line.split()
         if fields[4] == str(disk):
-            found = fields[2]
-    return found
+            device = fields[2]
+    return device
 
 
 def kill_units() -> list[str]:

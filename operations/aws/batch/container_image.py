@@ -35,14 +35,14 @@ def provide(request: ImageRequest, ecr: Any, say: Callable[[str], None], project
     Raises:
         UserError: There is no Docker (exit 3), or a step of it failed.
     """
-    found = _digest(ecr, request, request.tag)
-    if found is not None:
+    digest = _digest(ecr, request, request.tag)
+    if digest is not None:
         say(f"the image {request.tag} is in the repository")
     else:
-        found = _build(request, ecr, say, project)
+        digest = _build(request, ecr, say, project)
     if request.layers and _digest(ecr, request, request.layers) is None:
         _tag(ecr, request)
-    return found
+    return digest
 
 
 def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project: Path) -> str:
@@ -77,18 +77,18 @@ def _build(request: ImageRequest, ecr: Any, say: Callable[[str], None], project:
 def _digest(ecr: Any, request: ImageRequest, tag: str) -> str | None:
     with explained():
         try:
-            found = ecr.describe_images(repositoryName=_name(request), imageIds=[{"imageTag": tag}])
+            answer = ecr.describe_images(repositoryName=_name(request), imageIds=[{"imageTag": tag}])
         except ecr.exceptions.ImageNotFoundException:
             return None
-    return str(found["imageDetails"][0]["imageDigest"])
+    return str(answer["imageDetails"][0]["imageDigest"])
 
 
 def _tag(ecr: Any, request: ImageRequest) -> None:
     """Give the image its second tag by its manifest, so that no layer is transferred."""
     name = _name(request)
     with explained():
-        found = ecr.batch_get_image(repositoryName=name, imageIds=[{"imageTag": request.tag}])
-        (image,) = found["images"]
+        answer = ecr.batch_get_image(repositoryName=name, imageIds=[{"imageTag": request.tag}])
+        (image,) = answer["images"]
         known = {key: image[key] for key in ("imageManifest", "imageManifestMediaType") if key in image}
         ecr.put_image(repositoryName=name, imageTag=request.layers, **known)
 

@@ -87,14 +87,14 @@ class BatchService:
         """Return the compute environment as Batch describes it; `None` if it is not there."""
         name = self.config.compute_environment
         with explained():
-            found = self.batch.describe_compute_environments(computeEnvironments=[name])
-        return _living(found["computeEnvironments"])
+            answer = self.batch.describe_compute_environments(computeEnvironments=[name])
+        return _living(answer["computeEnvironments"])
 
     def queue(self) -> dict[str, Any] | None:
         """Return the job queue as Batch describes it; `None` if it is not there."""
         with explained():
-            found = self.batch.describe_job_queues(jobQueues=[self.config.queue])
-        return _living(found["jobQueues"])
+            answer = self.batch.describe_job_queues(jobQueues=[self.config.queue])
+        return _living(answer["jobQueues"])
 
     def definition(self) -> dict[str, Any]:
         """Return the newest active revision of the job definition.
@@ -106,15 +106,15 @@ class BatchService:
             pages = self.batch.get_paginator("describe_job_definitions").paginate(
                 jobDefinitionName=self.config.job_definition, status="ACTIVE"
             )
-            found = [definition for page in pages for definition in page["jobDefinitions"]]
-        if not found:
+            revisions = [definition for page in pages for definition in page["jobDefinitions"]]
+        if not revisions:
             raise NotUpError(
                 f"stack {self.design.stack} is not up: there is no job definition "
                 f"{self.config.job_definition} in {self.design.region}. "
                 f"`./cluster up --stack {self.design.stack}` makes it",
                 code="batch.no-definition",
             )
-        return dict(max(found, key=lambda definition: int(definition["revision"])))
+        return dict(max(revisions, key=lambda definition: int(definition["revision"])))
 
     def jobs(self, *states: str) -> list[Job]:
         """Return the queue's jobs in these states, oldest first. Batch forgets ended jobs after a week.
@@ -132,8 +132,8 @@ class BatchService:
                 self.batch.get_paginator("list_jobs").paginate(jobQueue=self.config.queue, jobStatus=state)
                 for state in states or (*ALIVE, *ENDED)
             )
-            found = [job["jobId"] for each in pages for page in each for job in page["jobSummaryList"]]
-        return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
+            ids = [job["jobId"] for each in pages for page in each for job in page["jobSummaryList"]]
+        return sorted(self.described(ids), key=lambda job: (job.created or 0, job.id))
 
     def named(self, name: str) -> list[Job]:
         """Return the queue's jobs of that name, oldest first."""
@@ -141,15 +141,15 @@ class BatchService:
             pages = self.batch.get_paginator("list_jobs").paginate(
                 jobQueue=self.config.queue, filters=[{"name": "JOB_NAME", "values": [name]}]
             )
-            found = [job["jobId"] for page in pages for job in page["jobSummaryList"]]
-        return sorted(self.described(found), key=lambda job: (job.created or 0, job.id))
+            ids = [job["jobId"] for page in pages for job in page["jobSummaryList"]]
+        return sorted(self.described(ids), key=lambda job: (job.created or 0, job.id))
 
     def described(self, ids: list[str]) -> Iterator[Job]:
         """Yield the jobs by their ids; those that Batch has forgotten are left out."""
         for start in range(0, len(ids), AT_ONCE):
             with explained():
-                found = self.batch.describe_jobs(jobs=ids[start : start + AT_ONCE])["jobs"]
-            yield from map(self._job, found)
+                jobs = self.batch.describe_jobs(jobs=ids[start : start + AT_ONCE])["jobs"]
+            yield from map(self._job, jobs)
 
     def log(self, job: Job, node: int | None = None) -> Iterator[str]:
         """Yield the lines of a node's log, oldest first; none while it has no log.
@@ -159,8 +159,8 @@ class BatchService:
         """
         with explained():
             wanted = [f"{job.id}#{job.main if node is None else node}", job.id]
-            found = next((jobs for identity in wanted if (jobs := self._described(identity))), [])
-            stream = next((each.get("container", {}).get("logStreamName") for each in found), None)
+            described = next((jobs for identity in wanted if (jobs := self._described(identity))), [])
+            stream = next((each.get("container", {}).get("logStreamName") for each in described), None)
             if stream is None:
                 return
             logs, token = self.client("logs"), None

@@ -76,8 +76,8 @@ def stop_machines(batch: Any, environment: str, pause: Pause = time.sleep) -> No
     """
 
     def look() -> list[dict[str, Any]]:
-        found = batch.describe_compute_environments(computeEnvironments=[environment])
-        return list(found["computeEnvironments"])
+        answer = batch.describe_compute_environments(computeEnvironments=[environment])
+        return list(answer["computeEnvironments"])
 
     with explained():
         settling.settled(look, pause)
@@ -100,9 +100,9 @@ def wait_for_machines(client: Client, cluster: str, say: Say, pause: Pause = tim
     states = client("stepfunctions")
     with explained():
         pages = states.get_paginator("list_state_machines").paginate()
-        found = [machine for page in pages for machine in page["stateMachines"]]
+        listed = [machine for page in pages for machine in page["stateMachines"]]
     machines = [
-        machine["stateMachineArn"] for machine in found if machine["name"] == access.state_machine(cluster)
+        machine["stateMachineArn"] for machine in listed if machine["name"] == access.state_machine(cluster)
     ]
     most = 0
     for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
@@ -143,8 +143,8 @@ def export(fsx: Any, cluster: str, say: Say, pause: Pause = time.sleep) -> list[
             )["DataRepositoryTask"]
         for _ in attempts(EXPORT_SECONDS, POLL_SECONDS, pause):
             with explained():
-                found = fsx.describe_data_repository_tasks(TaskIds=[task["TaskId"]])
-            (task,) = found["DataRepositoryTasks"]
+                answer = fsx.describe_data_repository_tasks(TaskIds=[task["TaskId"]])
+            (task,) = answer["DataRepositoryTasks"]
             if task["Lifecycle"] not in UNFINISHED:
                 break
         else:
@@ -180,10 +180,10 @@ def _writes(fsx: Any, system: dict[str, Any]) -> bool:
     if repository.get("ExportPath"):
         return asked_for(repository)
     with explained():
-        found = fsx.describe_data_repository_associations(
+        associations = fsx.describe_data_repository_associations(
             Filters=[{"Name": "file-system-id", "Values": [system["FileSystemId"]]}]
         )["Associations"]
-    return any(association.get("S3", {}).get("AutoExportPolicy") for association in found)
+    return any(association.get("S3", {}).get("AutoExportPolicy") for association in associations)
 
 
 def asked_for(linked: Mapping[str, Any]) -> bool:

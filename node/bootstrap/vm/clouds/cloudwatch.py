@@ -95,7 +95,7 @@ def wanted(context: Context, group: str, region: str) -> dict[str, object]:
 def _measured(context: Context) -> dict[str, object]:
     """Return the settings of the agent's plugins: CPU, memory, the machine's own disks, and GPUs."""
     paths = [mount.path for mount in context.mounts() if _on_own_disk(context, mount)]
-    found: dict[str, dict[str, object]] = {
+    inputs: dict[str, dict[str, object]] = {
         "cpu": {"measurement": CPU, "totalcpu": True},
         "mem": {"measurement": MEMORY},
         # A device's name has no meaning, and changes from boot to boot.
@@ -104,9 +104,9 @@ def _measured(context: Context) -> dict[str, object]:
     partition = context.settings.design.partition_of(context.host)
     accelerator = partition.accelerator if partition is not None and context.role == "compute" else None
     if accelerator is not None and accelerator.gres == "gpu" and not accelerator.simulated:
-        found["nvidia_gpu"] = {"measurement": GPU}
+        inputs["nvidia_gpu"] = {"measurement": GPU}
     return {
-        name: {**section, "metrics_collection_interval": INTERVAL_SECONDS} for name, section in found.items()
+        name: {**section, "metrics_collection_interval": INTERVAL_SECONDS} for name, section in inputs.items()
     }
 
 

@@ -81,8 +81,8 @@ class Gcp:
         return Disk(f"disk {name}", lambda: str(device) if device.exists() else None)
 
     def scratch(self, context: Context) -> list[str]:
-        found = [path for pattern in LOCAL_SSD for path in context.at(BY_ID).glob(pattern)]
-        whole = [path for path in found if "-part" not in path.name]
+        links = [path for pattern in LOCAL_SSD for path in context.at(BY_ID).glob(pattern)]
+        whole = [path for path in links if "-part" not in path.name]
         return [str(path) for path in sorted(whole, key=_order)]
 
     def prepare_users(self, context: Context) -> None:
