@@ -62,8 +62,8 @@ def _cure(disk: Mapping[str, Any], stack: str) -> str:
         return (
             f"`./cluster logs --stack {stack}` has the controller's last messages, and its kernel's log more."
         )
-    found = [REMOVABLE[name] for name in disk["holds"] if name in REMOVABLE]
-    remove = f"Remove {', '.join(found) or 'what nobody needs'} from there"
+    removable = [REMOVABLE[name] for name in disk["holds"] if name in REMOVABLE]
+    remove = f"Remove {', '.join(removable) or 'what nobody needs'} from there"
     if disk["setting"] is None:
         return f"{remove}."
     return (

@@ -43,8 +43,8 @@ def fetch(wheel: dict[str, Any]) -> bytes:
     """
     with urllib.request.urlopen(wheel["url"], timeout=TIMEOUT) as answer:
         content: bytes = answer.read()
-    if (found := f"sha256:{hashlib.sha256(content).hexdigest()}") != wheel["hash"]:
-        raise ValueError(f"its hash is {found}, and uv.lock has {wheel['hash']}: it is not to be trusted")
+    if (digest := f"sha256:{hashlib.sha256(content).hexdigest()}") != wheel["hash"]:
+        raise ValueError(f"its hash is {digest}, and uv.lock has {wheel['hash']}: it is not to be trusted")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return archive.read(next(name for name in archive.namelist() if name.endswith("/scripts/uv")))
 

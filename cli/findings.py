@@ -72,8 +72,8 @@ def from_message(check: str, severity: Severity, message: str) -> Finding:
     what, stop, cure = message.partition(". ")
     if not cure:
         what, stop, cure = message.partition("; ")
-    found = f"{what}." if stop == ". " else what
-    return Finding(check, severity, found, cure or "Fix it and run doctor again.")
+    problem = f"{what}." if stop == ". " else what
+    return Finding(check, severity, problem, cure or "Fix it and run doctor again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ def examine(checks: Sequence[Check], seconds: float = SECONDS) -> list[Finding]:
 
     A check that fails or hangs becomes a finding itself; it does not affect the other checks.
     """
-    found: dict[int, list[Finding]] = {}
+    by_check: dict[int, list[Finding]] = {}
 
     def look(number: int, check: Check) -> None:
         try:
-            found[number] = list(check.look())
+            by_check[number] = list(check.look())
         except UserError as error:
-            found[number] = [from_error(check.name, error)]
+            by_check[number] = [from_error(check.name, error)]
         except Exception as error:  # a broken check must not prevent the others
-            found[number] = [failed_check(check.name, error)]
+            by_check[number] = [failed_check(check.name, error)]
 
     threads = [
         threading.Thread(target=look, args=(number, check), daemon=True)
@@ -115,7 +115,7 @@ def examine(checks: Sequence[Check], seconds: float = SECONDS) -> list[Finding]:
     hangs = TimeoutError(f"no answer within {seconds:g} s (a file system that hangs?)")
     result: list[Finding] = []
     for number, check in enumerate(checks):
-        result += found.get(number, [failed_check(check.name, hangs)])
+        result += by_check.get(number, [failed_check(check.name, hangs)])
     return result
 
 

@@ -75,8 +75,8 @@ def version() -> str:
     """Return this checkout's version, as pyproject.toml has it."""
     import tomllib
 
-    found = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
-    return str(found["project"]["version"])
+    settings = tomllib.loads((project() / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(settings["project"]["version"])
 
 
 init = app.command("init", epilog=new_stack.EPILOG)(new_stack.init)
@@ -149,10 +149,10 @@ def down(
         # A cluster that is up comes down whatever its stack file says by now.
         from cli.providers import provider
 
-        found = provider.of_cluster(stack)
-        if found is None:
+        provider_name = provider.of_cluster(stack)
+        if provider_name is None:
             raise
-        up, which = StackUp(stack, found), "local cluster" if found == "local" else "cluster"
+        up, which = StackUp(stack, provider_name), "local cluster" if provider_name == "local" else "cluster"
         console.say(
             f"{error}\n`down` does not need the file: it destroys the {which} of stack {stack.name}.",
             "yellow",
@@ -179,13 +179,13 @@ def list_clusters(
     """
     from cli.commands import list_clusters
 
-    found, problems = list_clusters.find(project(), clouds=clouds)
+    known, problems = list_clusters.find(project(), clouds=clouds)
     for problem in problems:
         print(hints.from_here(problem), file=sys.stderr)
     if json_output:
-        print(json.dumps([cluster.as_json() for cluster in found], indent=1))
+        print(json.dumps([cluster.as_json() for cluster in known], indent=1))
     else:
-        list_clusters.show(found, clouds=clouds)
+        list_clusters.show(known, clouds=clouds)
 
 
 @app.command()
@@ -209,11 +209,11 @@ def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_out
 
     known = load_up(stack, outputs)
     chosen = provider.of(known)
-    found = chosen.status(known)
+    shown = chosen.status(known)
     if json_output:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(shown, indent=1))
     else:
-        chosen.show_status(known, found)
+        chosen.show_status(known, shown)
 
 
 @app.command(
@@ -257,13 +257,13 @@ def outputs(stack: StackOption = UNNAMED) -> None:
     """Print the stack's outputs as JSON, for other programs."""
     from cli import engine
 
-    found = engine.select(stack, load_up(stack).provider).outputs()
-    if found is None:
+    known = engine.select(stack, load_up(stack).provider).outputs()
+    if known is None:
         raise UserError(
             f"stack {stack.name} is not up: bring it up with `./cluster up --stack {stack.name}`",
             code="cluster.not-up",
         )
-    print(json.dumps(found, indent=1))
+    print(json.dumps(known, indent=1))
 
 
 @app.command("cp", short_help="Copy files to the login machine, and from it.", no_args_is_help=True)
@@ -323,10 +323,10 @@ def backup(
     """
     from cli.commands import backup as backups
 
-    found = (
+    made = (
         backups.list_all(load_up(stack)) if list_them else backups.make(load_up(stack), file, bucket=bucket)
     )
-    backups.show(found, as_json=json_output)
+    backups.show(made, as_json=json_output)
 
 
 @app.command(short_help="Restore a backup into a new cluster of the same name.")
@@ -360,8 +360,8 @@ def restore(
     from cli.commands import backup as backups
 
     act = backups.cancel if cancel else backups.restore
-    found = act(load_up(stack), source, bucket=bucket, replace=replace)
-    backups.show(found, as_json=json_output)
+    restored = act(load_up(stack), source, bucket=bucket, replace=replace)
+    backups.show(restored, as_json=json_output)
 
 
 @app.command("run", short_help="Run the benchmark on several numbers of nodes; ends in the report.")

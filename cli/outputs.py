@@ -44,9 +44,9 @@ def read(option: str) -> Published:
         UserError: There is no such file or stack, or no such cluster in it, or a value has not its form.
     """
     source, output = _split(option)
-    found = _chosen(option, source, output, _parsed(source, _text(source)))
+    published = _chosen(option, source, output, _parsed(source, _text(source)))
     try:
-        cluster = load(found, source=f"{OPTION} {printable(option)}")
+        cluster = load(published, source=f"{OPTION} {printable(option)}")
     except OutputError as error:
         lines = map(printable, str(error).splitlines())
         raise UserError("\n".join(lines), EXIT_USAGE, code="outputs.contract") from None
@@ -162,18 +162,18 @@ def _chosen(option: str, source: str, output: str, value: Any) -> Any:
     Raises:
         UserError: There is none, no such one, or more than one.
     """
-    found = dict(_clusters(value))
+    clusters = dict(_clusters(value))
     where = f"{OPTION} {printable(option)}"
-    if not found:
+    if not clusters:
         raise UserError(f"{where}: {_nothing(value)}", EXIT_USAGE, code="outputs.no-cluster")
     # The output may be an object that has the cluster, such as the whole component.
-    meant = {path: each for path, each in found.items() if not output or _is_of(path, output)}
+    meant = {path: each for path, each in clusters.items() if not output or _is_of(path, output)}
     if len(meant) == 1:
         return next(iter(meant.values()))
-    if "" in found:
+    if "" in clusters:
         choices = f"it is one cluster alone: {OPTION} {printable(source)}"
     else:
-        lines = [f"  {OPTION} {printable(shlex.quote(f'{source}:{path}'))}" for path in found]
+        lines = [f"  {OPTION} {printable(shlex.quote(f'{source}:{path}'))}" for path in clusters]
         choices = "\n".join(["choose one:", *lines[:MOST_NAMED], *["  …"][: len(lines) > MOST_NAMED]])
     if meant:
         raise UserError(

@@ -22,7 +22,7 @@ def parse_host_keys(lines: Sequence[str]) -> list[str]:
     Raises:
         UserError: A line is not a public key, or no key is left. A line must not bring in a second key.
     """
-    found = []
+    keys = []
     for line in lines:
         kind, _, rest = line.strip().partition(" ")
         body = rest.split(" ", 1)[0]
@@ -31,14 +31,14 @@ def parse_host_keys(lines: Sequence[str]) -> list[str]:
                 f"the cluster published {line!r}, which is no public SSH host key", code="ssh.host-key-form"
             )
         if kind in _KEY_KINDS:
-            found.append(f"{kind} {body}")
-    if not found:
+            keys.append(f"{kind} {body}")
+    if not keys:
         raise UserError(
             "the cluster has published no SSH host key of its login machine, and one that is not known is "
             "not trusted: look into the machine's boot report, which `logs` shows, then run `up` again",
             code="ssh.no-host-key",
         )
-    return found
+    return keys
 
 
 def known_hosts(lines: Sequence[str]) -> str:

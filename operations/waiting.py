@@ -36,6 +36,6 @@ def wait_until(condition: Callable[[], T], seconds: float, every: float, sleep: 
         What the condition returned last: false if the time is up.
     """
     for _ in attempts(seconds, every, sleep):
-        if found := condition():
+        if outcome := condition():
             break
-    return found
+    return outcome

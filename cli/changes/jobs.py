@@ -126,7 +126,7 @@ def parse(text: str) -> list[Job]:
     _, mark, listing = _sections(text)
     if not mark:
         raise _unsure("it has not answered")
-    found: dict[str, Job] = {}
+    by_id: dict[str, Job] = {}
     # squeue ends every record with a line break. What comes after the last one is a shell's.
     for record in listing.split(f"{mark}r")[:-1]:
         values = record.removeprefix("\n").split(f"{mark}f")
@@ -135,10 +135,10 @@ def parse(text: str) -> list[Job]:
         except ValueError:
             start = printable(" ".join(values)[:LONGEST_NAME])
             raise _unsure(f"this is no record of a job: {start}") from None
-        if job.id in found:
+        if job.id in by_id:
             raise _unsure(f"it lists job {job.id} twice")
-        found[job.id] = job
-    return sorted((job for job in found.values() if job.phase is not Phase.OVER), key=number)
+        by_id[job.id] = job
+    return sorted((job for job in by_id.values() if job.phase is not Phase.OVER), key=number)
 
 
 def _is_queued_again(fields: dict[str, str]) -> bool:

@@ -144,23 +144,25 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
         new: The design from the stack file.
     """
     before, after = parts(old), parts(new)
-    found: list[Change] = []
+    changes: list[Change] = []
     for name in [*before, *(name for name in after if name not in before)]:
         section, part, was = before.get(name, ("", "", None))
         section, part, will = after.get(name, (section, part, None))
         if was is None or will is None:
-            found.append(_whole(section, part, was is None, will or was))
+            changes.append(_whole(section, part, was is None, will or was))
         else:
-            found += _fields(section, part, was, will, rules)
+            changes += _fields(section, part, was, will, rules)
     for rule in rules.more:
-        found += rule(old, new)
+        changes += rule(old, new)
     if old.state() is None or new.state() is None:
-        found = [replace(change, kind=Kind.HEAD) if change.kind in NEW_HEAD else change for change in found]
-    if anew := [change for change in found if change.kind is Kind.DATA and not change.part]:
+        changes = [
+            replace(change, kind=Kind.HEAD) if change.kind in NEW_HEAD else change for change in changes
+        ]
+    if anew := [change for change in changes if change.kind is Kind.DATA and not change.part]:
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
-        found = anew
+        changes = anew
     order = list(rules.table)
-    with_losses = [replace(change, lost=_lost(change, old, rules)) for change in found]
+    with_losses = [replace(change, lost=_lost(change, old, rules)) for change in changes]
     return sorted(with_losses, key=lambda change: order.index(change.key))
 
 
@@ -309,14 +311,14 @@ def _because(why: str, found: Sequence[Change], jobs: Sequence[Job] = ()) -> str
 
 def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
     """Name that both designs share -> section, part for messages, and the object that is compared."""
-    found: dict[str, tuple[str, str, Any]] = {"": ("cluster", "", design)}
-    found |= {name: (name, "", getattr(design, name)) for name in SECTIONS}
+    by_name: dict[str, tuple[str, str, Any]] = {"": ("cluster", "", design)}
+    by_name |= {name: (name, "", getattr(design, name)) for name in SECTIONS}
     for host in design.hosts:
         section = "controller" if host.role == "controller" else "login"
-        found[f"host {host.name}"] = (section, host.name, host)
-    found |= {f"partition {p.name}": ("partitions", f"partition {p.name}", p) for p in design.partitions}
-    found |= {f"mount {m.path}": ("storage", m.path, m) for m in design.mounts}
-    return found
+        by_name[f"host {host.name}"] = (section, host.name, host)
+    by_name |= {f"partition {p.name}": ("partitions", f"partition {p.name}", p) for p in design.partitions}
+    by_name |= {f"mount {m.path}": ("storage", m.path, m) for m in design.mounts}
+    return by_name
 
 
 def _whole(section: str, part: str, added: bool, which: Any) -> Change:

@@ -172,15 +172,15 @@ def _answer(
     """
     answer = _run(controller, up, words, text=text, booting=booting)
     try:
-        found = foreign.parse_strictly(answer)
-        if not isinstance(found, dict):
+        told = foreign.parse_strictly(answer)
+        if not isinstance(told, dict):
             raise ValueError("it is no object")
     except ValueError as error:
         raise UserError(
             f"the controller did {words[0]}, and its answer cannot be read: {printable(str(error))}",
             code="backup.answer",
         ) from None
-    return found
+    return told
 
 
 def _run(
@@ -208,9 +208,9 @@ def _run(
 
     def tell(line: str) -> None:
         with contextlib.suppress(ValueError):
-            found = foreign.parse_strictly(line)
-            if isinstance(found, dict) and {"code", "message"} <= found.keys():
-                failure.update(code=str(found["code"]), message=str(found["message"]))
+            told = foreign.parse_strictly(line)
+            if isinstance(told, dict) and {"code", "message"} <= told.keys():
+                failure.update(code=str(told["code"]), message=str(told["message"]))
                 return
         if line:
             console.say(line)

@@ -27,11 +27,11 @@ def show(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """Show the settings that hold now, and the machines with a fault."""
     from cli.providers.local import chaos
 
-    found = chaos.show(stack, load(stack))
+    shown = chaos.show(stack, load(stack))
     if json_output:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(shown, indent=1))
         return
-    _show(found)
+    _show(shown)
 
 
 @app.command("set", no_args_is_help=True)

@@ -125,8 +125,8 @@ def _fetch(up: StackUp, sources: Sequence[str], last: str) -> None:
         fetch_inside(files, sources, last)
         return
     if files is not None:
-        found = [path for source in sources for path in _matching(files, source)]
-        _copy_here(found, last, last, last)
+        matching = [path for source in sources for path in _matching(files, source)]
+        _copy_here(matching, last, last, last)
         return
     goal = f"{Path(last).absolute()}{'/' * last.endswith('/')}"
     _scp(up, [f"{LOGIN}:{path}" for path in sources], goal)
@@ -143,8 +143,8 @@ def _matching(files: Files, source: str) -> list[str]:
     path = files(source)
     if path.exists() or path.is_symlink():
         return [str(path)]
-    if found := sorted(glob.glob(str(path))):  # noqa: PTH207 - the whole path is the pattern
-        return found
+    if matches := sorted(glob.glob(str(path))):  # noqa: PTH207 - the whole path is the pattern
+        return matches
     raise UserError(f":{source}: there is no such file on the login machine", code="cp.no-remote-file")
 
 
@@ -232,12 +232,14 @@ def fetch_inside(machine: Inside, sources: Sequence[str], goal: str) -> None:
     Raises:
         UserError: Something was not copied; the message names it.
     """
-    found = _run_inside(machine, ["sh", "-c", _MATCH, "sh", *sources])
-    if found.status == _MISSING:
-        raise UserError(f":{found.err}: there is no such file on the login machine", code="cp.no-remote-file")
-    if found.failed:
-        raise UserError(_error_text(found, "cp"), code="cp.failed")
-    matches = [path for path in found.out.split("\0") if path]
+    listing = _run_inside(machine, ["sh", "-c", _MATCH, "sh", *sources])
+    if listing.status == _MISSING:
+        raise UserError(
+            f":{listing.err}: there is no such file on the login machine", code="cp.no-remote-file"
+        )
+    if listing.failed:
+        raise UserError(_error_text(listing, "cp"), code="cp.failed")
+    matches = [path for path in listing.out.split("\0") if path]
     is_folder = Path(goal).is_dir()
     if (goal.endswith("/") or len(matches) > 1) and not is_folder:
         raise UserError(f"{goal}: there is no such folder here", code="cp.no-local-folder")

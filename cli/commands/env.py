@@ -28,14 +28,14 @@ LOCKED = {"cpu": "the training environment", "gpu": "the training environment wi
 @app.command("list")
 def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
     """List the environments, what they are made from, and the line that activates each."""
-    found = environments(load_up(stack))
+    listed = environments(load_up(stack))
     if json_output:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(listed, indent=1))
         return
     from cli.console.tables import cell, new_table, put
 
     table = new_table("Environments", "name", "made from", "python", "state")
-    for environment in found:
+    for environment in listed:
         state = "complete" if environment["complete"] else "not complete"
         table.add_row(
             *(
@@ -44,7 +44,7 @@ def list_all(stack: StackOption = UNNAMED, json_output: Json = False) -> None:
             )
         )
     put(table)
-    for environment in found:
+    for environment in listed:
         if environment["complete"]:
             put(f"\nActivate {environment['name']} in a shell there, or in a job's script:")
             put(f". {environment['path']}/bin/activate")
@@ -84,9 +84,9 @@ def environments(up: StackUp) -> list[dict[str, Any]]:
     from cli.providers import login_machine, provider
 
     answer = login_machine.tool(provider.machine(up, "env list"), up, "environments")
-    found: list[dict[str, Any]] = json.loads(answer)
+    listed: list[dict[str, Any]] = json.loads(answer)
     known = _known(up.stack)
-    return [{**environment, "source": known.get(environment["name"])} for environment in found]
+    return [{**environment, "source": known.get(environment["name"])} for environment in listed]
 
 
 def _known(stack: Stack) -> dict[str, str]:

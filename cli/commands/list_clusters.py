@@ -61,7 +61,7 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
     records = clusters.recorded()
     local = [each for each in records if each.provider == "local" and not owner.is_void(each)]
     with ThreadPoolExecutor(WORKERS) as pool:
-        found = [
+        user_clusters = [
             UserCluster(listed, record)
             for record, listed in zip(local, pool.map(providers.listed_here, local), strict=True)
         ]
@@ -70,11 +70,11 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
     for (provider, ref), listed in answers:
         keys = [key for key in by_place if key[0] == ref and by_place[key].provider == provider]
         record = by_place.pop(keys[0]) if keys else None
-        found.append(UserCluster(replace(listed, since=record.since) if record else listed, record))
+        user_clusters.append(UserCluster(replace(listed, since=record.since) if record else listed, record))
     silent = {place for place, _ in problems}
     for (ref, _), record in by_place.items():
         unknown = not clouds or (record.provider, replace(ref, cluster="")) in silent
-        found.append(
+        user_clusters.append(
             UserCluster(
                 Listed(
                     record.provider,
@@ -87,15 +87,15 @@ def find(project: Path, *, clouds: bool) -> tuple[list[UserCluster], list[str]]:
                 record,
             )
         )
-    return sorted(found, key=lambda each: each.listed.since or 0.0), list(
+    return sorted(user_clusters, key=lambda each: each.listed.since or 0.0), list(
         dict.fromkeys(text for _, text in problems)
     )
 
 
 def _refs(record: Cluster) -> list[ClusterRef]:
     """Return the clusters of a record in the form in which a cloud's list names them, which has no zone."""
-    found = (ClusterRef(**{**fields, "zone": None}) for fields in record.places)
-    return list(dict.fromkeys(found))
+    refs = (ClusterRef(**{**fields, "zone": None}) for fields in record.places)
+    return list(dict.fromkeys(refs))
 
 
 Place = tuple[str, ClusterRef]
@@ -107,7 +107,7 @@ def _places(project: Path, records: Iterable[Cluster]) -> list[Place]:
     from infra.config import provider_settings, stack_file
     from infra.program.stack import Stack
 
-    found = {(record.provider, replace(ref, cluster="")) for record in records for ref in _refs(record)}
+    places = {(record.provider, replace(ref, cluster="")) for record in records for ref in _refs(record)}
     for name in stack_file.stacks(project):
         file = Stack(project, name).file
         provider = stack_file.provider(file, project)
@@ -121,8 +121,8 @@ def _places(project: Path, records: Iterable[Cluster]) -> list[Place]:
         region, owner = values.get(f"{provider}:region"), values.get("gcp:project")
         if isinstance(region, str) and (provider == "aws" or isinstance(owner, str)):
             project_id = owner if provider == "gcp" else None
-            found.add((provider, ClusterRef("", region, None, project_id, settings)))
-    return sorted(found, key=str)
+            places.add((provider, ClusterRef("", region, None, project_id, settings)))
+    return sorted(places, key=str)
 
 
 def _ask(
@@ -137,7 +137,7 @@ def _ask(
         except UserError as error:
             return error
 
-    found: list[tuple[tuple[str, ClusterRef], Listed]] = []
+    listed: list[tuple[tuple[str, ClusterRef], Listed]] = []
     problems: list[tuple[Place, str]] = []
     for place, answer in zip(places, pool.map(ask, places), strict=True):
         provider, where = place
@@ -145,8 +145,8 @@ def _ask(
             problems.append((place, f"{provider} {where.region} was not asked: {answer}"))
             continue
         refs = ((provider, replace(where, cluster=str(each.cluster))) for each in answer)
-        found += zip(refs, answer, strict=True)
-    return found, problems
+        listed += zip(refs, answer, strict=True)
+    return listed, problems
 
 
 def _place(ref: ClusterRef) -> str:

@@ -492,13 +492,13 @@ def make_plan(stack: Stack, config: StackConfig) -> Plan:
     up = StackUp.of(stack, config)
     chosen, cluster = provider.of(up), up.design
     training = benchmark_design(config, cluster)
-    release, found = slurm_release.planned(cluster)
-    found += slurm_release.without_pmix(cluster)
-    found += warnings(config, cluster, catalog(), shared_cores.own_cores())
-    found += shared_cores.of_benchmark(chosen, stack, training)
+    release, advice = slurm_release.planned(cluster)
+    advice += slurm_release.without_pmix(cluster)
+    advice += warnings(config, cluster, catalog(), shared_cores.own_cores())
+    advice += shared_cores.of_benchmark(chosen, stack, training)
     if isinstance(chosen, SharesCores):
-        found += chosen.limits_here(stack, cluster)
-    result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, found))
+        advice += chosen.limits_here(stack, cluster)
+    result = plan(stack, annotate=lambda _: ({**cost.cost(cluster), "budget": cost.budget(cluster)}, advice))
     result["additions"] = additions(cluster)
     result["slurm"] = release or None
     changes = chosen.changes(stack, cluster) if isinstance(chosen, PlansChanges) else None

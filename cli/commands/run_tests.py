@@ -146,9 +146,9 @@ def run(project: Path, arguments: Sequence[str], *, everything: bool = False) ->
             for name, command in (mypy, *steps):
                 say(name)
                 jobs.run(name, command)
-        if found := [file for suite in table if (file := suite.coverage(notes)).exists()]:
+        if coverages := [file for suite in table if (file := suite.coverage(notes)).exists()]:
             say("branch coverage")
-            jobs.run("branch coverage", merged(found, notes / "all.json"))
+            jobs.run("branch coverage", merged(coverages, notes / "all.json"))
         tests = [test for suite in table for test in suite.failed_tests(notes)]
     took = f"in {time.monotonic() - began:.0f} s"
     say(

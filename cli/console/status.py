@@ -41,8 +41,8 @@ def show_status(
         outputs: The value of `--outputs`, where that takes the stack's place.
         on_this_machine: Whether the cloud is a process of this machine, which the user can start again.
     """
-    for found, cure in troubles(status, stack):
-        put(f"[yellow]warning:[/yellow] {cell(f'{found}. {cure}'.rstrip())}")
+    for trouble, cure in troubles(status, stack):
+        put(f"[yellow]warning:[/yellow] {cell(f'{trouble}. {cure}'.rstrip())}")
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))

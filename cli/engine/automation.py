@@ -428,8 +428,8 @@ class PulumiRunner:
         source, text = self._stack.file, ""
         written: dict[str, Any] = {}
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
-            found = yaml.safe_load(read := source.read_text(encoding="utf-8"))
-            text, written = (read, found) if isinstance(found, dict) else ("", {})
+            parsed = yaml.safe_load(read := source.read_text(encoding="utf-8"))
+            text, written = (read, parsed) if isinstance(parsed, dict) else ("", {})
         if set(ENCRYPTION) & set(written):
             if not self._fallback:
                 return None
@@ -488,8 +488,8 @@ def _unchanged() -> UserError:
 
 def _resources(stack: Any) -> list[dict[str, Any]]:
     """Return the resources of a stack's state, as the CLI exports them."""
-    found: list[dict[str, Any]] = (stack.export_stack().deployment or {}).get("resources") or []
-    return found
+    recorded: list[dict[str, Any]] = (stack.export_stack().deployment or {}).get("resources") or []
+    return recorded
 
 
 def _made(stack: Any) -> bool:
@@ -497,10 +497,10 @@ def _made(stack: Any) -> bool:
     from pulumi.automation.errors import CommandError
 
     try:
-        found = _resources(stack)
+        recorded = _resources(stack)
     except CommandError:
         return True  # nobody knows
-    kinds = (str(each.get("type")) for each in found if each.get("custom"))
+    kinds = (str(each.get("type")) for each in recorded if each.get("custom"))
     return any(not kind.startswith(plugins.PROVIDERS) for kind in kinds)
 
 
@@ -524,7 +524,7 @@ def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str])
     among them, because one that is made again is empty.
     """
     components = {resource["urn"]: resource["type"] for resource in resources if not resource.get("custom")}
-    found = []
+    urns = []
     for resource in resources:
         kind = components.get(str(resource.get("parent", "")))
         name, parent = (str(urn).rpartition("::")[2] for urn in (resource["urn"], resource.get("parent", "")))
@@ -532,8 +532,8 @@ def resources_of(resources: Sequence[Mapping[str, Any]], hosts: Collection[str])
         if (kind in HEADS and part.removesuffix("-disk") in hosts) or (
             kind == ATTACHMENTS and "controller" in hosts
         ):
-            found.append(str(resource["urn"]))
-    return found
+            urns.append(str(resource["urn"]))
+    return urns
 
 
 def hosts_of(resources: Sequence[Mapping[str, Any]]) -> list[str]:

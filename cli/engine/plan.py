@@ -225,25 +225,27 @@ def _result_class(token: str) -> type | None:
         folder, _, file = module.rpartition("/")
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", file or function).lower()
         path = ".".join(part for part in (f"pulumi_{package}", folder.replace("index", ""), snake) if part)
-        found = getattr(importlib.import_module(path), function[0].upper() + function[1:] + "Result", None)
+        result_class = getattr(
+            importlib.import_module(path), function[0].upper() + function[1:] + "Result", None
+        )
     except (ValueError, ImportError):
         return None
-    return found if isinstance(found, type) else None
+    return result_class if isinstance(result_class, type) else None
 
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     """Return Pulumi name -> type for the Pulumi properties of a class."""
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for member in vars(base).values():
             pulumi_name = getattr(getattr(member, "fget", None), "_pulumi_name", None)
             if isinstance(member, property) and isinstance(pulumi_name, str):
                 try:
-                    found[pulumi_name] = typing.get_type_hints(member.fget).get("return", Any)
+                    hints[pulumi_name] = typing.get_type_hints(member.fget).get("return", Any)
                 except (NameError, TypeError):
-                    found[pulumi_name] = Any
-    return found
+                    hints[pulumi_name] = Any
+    return hints
 
 
 def _fill(cls: type, path: str, known: dict[str, Any], depth: int) -> dict[str, Any]:

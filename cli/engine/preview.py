@@ -41,7 +41,7 @@ def check(stack: Stack, cluster: ClusterDesign, engine: Runner, console: Console
 
     try:
         with console.waiting("asking the cloud's provider whether this can be made"):
-            found = engine.preview(on_event, benchmark=benchmark)
+            summary = engine.preview(on_event, benchmark=benchmark)
     except UserError as error:
         if error.exit_code != EXIT_FAILED:
             raise
@@ -52,5 +52,5 @@ def check(stack: Stack, cluster: ClusterDesign, engine: Runner, console: Console
             EXIT_REFUSED,
             code="change.preview-failed",
         ) from None
-    counted = [f"{verb} {n}" for done, verb in _VERBS.items() if (n := found.counts.get(done))]
+    counted = [f"{verb} {n}" for done, verb in _VERBS.items() if (n := summary.counts.get(done))]
     console.say(f"the provider accepts it: {', '.join(counted) or 'nothing to do'}")

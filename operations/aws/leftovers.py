@@ -25,19 +25,19 @@ def leftovers(client: Client, cluster: str, say: Callable[[str], None]) -> list[
     """
     from botocore.exceptions import ClientError
 
-    found: list[str] = []
+    remains: list[str] = []
     denied: list[str] = []
     for what, look in KINDS.items():
         with explained():
             try:
-                found += look(client, cluster)
+                remains += look(client, cluster)
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") not in DENIED:
                     raise
                 denied.append(f"{what} ({error.operation_name})")
     if denied:
         say(f"not looked for, because your user or role on AWS may not: {', '.join(denied)}")
-    return found
+    return remains
 
 
 def _lustre_left(client: Client, cluster: str) -> Iterator[str]:

@@ -45,10 +45,10 @@ def instances(ec2: Any, cluster: str, *states: str, **more: str) -> list[Machine
     with explained():
         pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
         return [
-            _instance(found)
+            _instance(instance)
             for page in pages
             for reservation in page["Reservations"]
-            for found in reservation["Instances"]
+            for instance in reservation["Instances"]
         ]
 
 
@@ -65,11 +65,11 @@ def tagged(ec2: Any) -> list[TaggedMachine]:
     ]
     with explained():
         pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
-        found = [
+        described = [
             instance for page in pages for group in page["Reservations"] for instance in group["Instances"]
         ]
     machines = []
-    for instance in found:
+    for instance in described:
         tags = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
         machines.append(
             TaggedMachine(
@@ -94,10 +94,10 @@ def failed_checks(ec2: Any, identity: str) -> str | None:
         UserError: AWS refuses, or does not answer.
     """
     with explained():
-        (found,) = ec2.describe_instance_status(InstanceIds=[identity])["InstanceStatuses"] or [{}]
+        (status,) = ec2.describe_instance_status(InstanceIds=[identity])["InstanceStatuses"] or [{}]
     failed = []
     for key, name in CHECKS.items():
-        for detail in found.get(key, {}).get("Details", []):
+        for detail in status.get(key, {}).get("Details", []):
             if detail["Status"] == "failed":
                 since = detail.get("ImpairedSince")
                 failed.append(name + (f" (since {since:%Y-%m-%d %H:%M} UTC)" if since else ""))
@@ -126,24 +126,24 @@ def leftovers(ec2: Any, cluster: str) -> list[str]:
         UserError: AWS refuses, or does not answer.
     """
     present = instances(ec2, cluster, *ALIVE, *ENDING)
-    found = [f"instance {machine.id} ({machine.name}, {machine.state})" for machine in present]
+    remains = [f"instance {machine.id} ({machine.name}, {machine.state})" for machine in present]
     gone = {machine.id for machine in present}
     for volume in _tagged(ec2, "describe_volumes", "Volumes", cluster):
         if is_kept(volume.get("Tags", [])):
             continue
         if not gone & {part.get("InstanceId") for part in volume.get("Attachments", [])}:
-            found.append(f"volume {volume['VolumeId']} ({volume['Size']} GiB, {volume['State']})")
+            remains.append(f"volume {volume['VolumeId']} ({volume['Size']} GiB, {volume['State']})")
     for interface in _tagged(ec2, "describe_network_interfaces", "NetworkInterfaces", cluster):
         if interface.get("Attachment", {}).get("InstanceId") not in gone:
-            found.append(f"network interface {interface['NetworkInterfaceId']} ({interface['Status']})")
+            remains.append(f"network interface {interface['NetworkInterfaceId']} ({interface['Status']})")
     with explained():
         addresses = ec2.describe_addresses(Filters=[{"Name": f"tag:{CLUSTER}", "Values": [cluster]}])
-    found += [f"public address {address['PublicIp']}" for address in addresses["Addresses"]]
+    remains += [f"public address {address['PublicIp']}" for address in addresses["Addresses"]]
     for gateway in _tagged(ec2, "describe_nat_gateways", "NatGateways", cluster):
         # EC2 lists deleted gateways for an hour.
         if gateway["State"] not in ("deleted", "failed"):
-            found.append(f"NAT gateway {gateway['NatGatewayId']} ({gateway['State']})")
-    return found
+            remains.append(f"NAT gateway {gateway['NatGatewayId']} ({gateway['State']})")
+    return remains
 
 
 def remove_loose(ec2: Any, cluster: str) -> None:

@@ -99,8 +99,8 @@ class Waiter:
         for look in range(LOOKS):
             if look:
                 self.sleep(POLL_SECONDS)
-            if found := self.cloud.machines(*ALIVE, host=host):
-                return found[0]
+            if machines := self.cloud.machines(*ALIVE, host=host):
+                return machines[0]
         cluster = self.request.place.cluster
         raise UserError(
             f"{self.cloud.label} has no machine {host} of cluster {cluster}: somebody has ended it",

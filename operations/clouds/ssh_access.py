@@ -55,16 +55,14 @@ def find(stack: Stack, design: ClusterDesign, cloud: Cloud) -> Login:
             f"`./cluster up --stack {stack.name}` starts it if it is off, and waits until it has booted",
             code="ssh.machine-stopped",
         )
-    found = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
-    if found is None or not found["host_keys"]:
+    boot = None if machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if boot is None or not boot["host_keys"]:
         raise NotUpError(
             f"the {host} of stack {stack.name}, {machine.id}, is booting and has not published its SSH "
             f"host keys: `./cluster up --stack {stack.name}` shows how far it is",
             code="ssh.booting",
         )
-    return Login(
-        host, target(cloud, design.access, machine, found["host_keys"], launcher.here(stack.project))
-    )
+    return Login(host, target(cloud, design.access, machine, boot["host_keys"], launcher.here(stack.project)))
 
 
 def target(
@@ -136,14 +134,14 @@ def _hop(stack: Stack, cloud: Cloud, login: Login, line: str) -> list[str]:
 
 def _host_keys(stack: Stack, cloud: Cloud, host: str) -> list[str]:
     machine = next(iter(cloud.machines(*ALIVE, host=host)), None)
-    found = None if machine is None or machine.bucket is None else boot_report(cloud, machine.bucket, host)
-    if found is None or not found["host_keys"]:
+    boot = None if machine is None or machine.bucket is None else boot_report(cloud, machine.bucket, host)
+    if boot is None or not boot["host_keys"]:
         raise NotUpError(
             f"the {host} of stack {stack.name} has not published its SSH host keys: `./cluster up --stack "
             f"{stack.name}` shows how far it is",
             code="ssh.booting",
         )
-    return list(found["host_keys"])
+    return list(boot["host_keys"])
 
 
 def published(cluster: ClusterOutput, cloud: Cloud, run: Run) -> Target:

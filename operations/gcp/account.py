@@ -180,9 +180,9 @@ class Account:
         Raises:
             UserError: Exit 3; the credentials do not name an account.
         """
-        found = getattr(self.credentials, "service_account_email", None)
-        if isinstance(found, str) and "@" in found:
-            return found
+        address = getattr(self.credentials, "service_account_email", None)
+        if isinstance(address, str) and "@" in address:
+            return address
         self._refreshed()
         answer = self.call("GET", "oauth2", "tokeninfo", access_token=str(self.credentials.token))
         if "email" not in answer:
@@ -327,8 +327,8 @@ def _scopes(items: Mapping[str, Any], silent: Sequence[str], region: str | None)
             code="gcp.zone-silent",
         )
     for scope in items.values():
-        for kind, found in scope.items():
-            yield from found if kind != "warning" else ()
+        for kind, parts in scope.items():
+            yield from parts if kind != "warning" else ()
 
 
 def _read(content: bytes) -> tuple[str, str, dict[str, str]]:

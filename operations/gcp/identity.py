@@ -79,12 +79,14 @@ def refuse_addresses() -> None:
     Raises:
         UserError: Exit 3; the message names them.
     """
-    found = [name for name in os.environ if name.startswith("GOOGLE_") and name.endswith("_CUSTOM_ENDPOINT")]
+    variables = [
+        name for name in os.environ if name.startswith("GOOGLE_") and name.endswith("_CUSTOM_ENDPOINT")
+    ]
     if os.environ.get(UNIVERSE, GOOGLES) not in ("", GOOGLES):
-        found.append(UNIVERSE)
-    if found := sorted(name for name in found if os.environ[name]):
+        variables.append(UNIVERSE)
+    if variables := sorted(name for name in variables if os.environ[name]):
         raise UserError(
-            f"{', '.join(found)} in the environment sends Pulumi's provider to another address, which "
+            f"{', '.join(variables)} in the environment sends Pulumi's provider to another address, which "
             "machines and ./cluster do not ask: unset it",
             EXIT_REFUSED,
             code="gcp.other-address",

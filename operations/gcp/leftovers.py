@@ -91,10 +91,12 @@ def leftovers(account: Account, cluster: str) -> list[str]:
         UserError: Google Cloud refuses, or does not answer.
     """
     with ThreadPoolExecutor(WORKERS) as pool:
-        found = dict(zip(KINDS, pool.map(lambda kind: _found(account, cluster, kind), KINDS), strict=True))
-    hosts = {str(part["name"]) for kind, parts in found.items() if kind.name == "instance" for part in parts}
+        by_kind = dict(zip(KINDS, pool.map(lambda kind: _found(account, cluster, kind), KINDS), strict=True))
+    hosts = {
+        str(part["name"]) for kind, parts in by_kind.items() if kind.name == "instance" for part in parts
+    }
     lines = []
-    for kind, parts in found.items():
+    for kind, parts in by_kind.items():
         for part in sorted(parts, key=lambda part: str(part["name"])):
             if kind.name in ("disk", "address") and hosts & {short(user) for user in part.get("users", [])}:
                 continue

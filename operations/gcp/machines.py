@@ -58,9 +58,9 @@ def tagged(account: Account) -> list[TaggedMachine]:
         UserError: Google Cloud refuses, or a zone of the region does not answer.
     """
     path = "projects/{project}/aggregated/instances"
-    found = account.pages("compute", path, "items", filter=f"labels.{CLUSTER}:*")
+    described = account.pages("compute", path, "items", filter=f"labels.{CLUSTER}:*")
     machines = []
-    for instance in found:
+    for instance in described:
         labels, state = instance["labels"], STATES.get(str(instance["status"]), "running")
         zone = short(str(instance["zone"]))
         if state == "ending" or zone.rpartition("-")[0] != account.region:
@@ -106,10 +106,10 @@ def failure(account: Account, instance: Machine) -> str | None:
 
     A machine is REPAIRING while Compute Engine replaces a host that has failed.
     """
-    found = account.call(
+    described = account.call(
         "GET", "compute", f"projects/{{project}}/zones/{instance.zone}/instances/{instance.id}"
     )
-    return "it is REPAIRING, because its host has failed" if found.get("status") == "REPAIRING" else None
+    return "it is REPAIRING, because its host has failed" if described.get("status") == "REPAIRING" else None
 
 
 def has_disk(account: Account, zone: str, name: str) -> bool:

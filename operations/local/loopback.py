@@ -18,8 +18,8 @@ def check_loopback() -> None:
     Raises:
         UserError: Exit 3, with the cure.
     """
-    if (found := loopback_problem()) is not None:
-        raise UserError(f"{found[0]}. {found[1]}", EXIT_REFUSED, code="host.loopback")
+    if (problem := loopback_problem()) is not None:
+        raise UserError(f"{problem[0]}. {problem[1]}", EXIT_REFUSED, code="host.loopback")
 
 
 def loopback_problem() -> tuple[str, str] | None:

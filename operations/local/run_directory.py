@@ -126,8 +126,8 @@ class RunDirectory:
         Raises:
             OSError, ValueError: it cannot be read.
         """
-        found: dict[str, Any] = foreign.record(self.bucket / "current.json")
-        return found
+        published: dict[str, Any] = foreign.record(self.bucket / "current.json")
+        return published
 
     def call(self, method: str, seconds: float = 10.0, /, **params: Any) -> Any:
         """Call the local cloud's agent (`localcloud.agent`).
@@ -292,8 +292,8 @@ class RunDirectory:
             # Only their owner can read what is in run directories.
             notes |= {note for root in locations.run_roots() for note in root.glob(f"*{addresses.PUBLIC}")}
         own_files = {self.path / PORTS, addresses.public_note(self.path)}
-        found = [_reserved(_content(note)) for note in notes - own_files]
-        return [range(kept[0], sum(kept)) for kept in found if kept is not None]
+        reserved = [_reserved(_content(note)) for note in notes - own_files]
+        return [range(kept[0], sum(kept)) for kept in reserved if kept is not None]
 
     def _usable(self, base: int, count: int) -> bool:
         """Whether the ports can be used: no other program has the controller's port, or blocks idle nodes.

@@ -103,10 +103,10 @@ def _print_text(stack: str, findings: Sequence[Finding]) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for group, members in itertools.groupby(findings, key=lambda f: f.group):
-        found = list(members)
-        if calm := [f.found for f in found if f.severity is Severity.FINE]:
+        together = list(members)
+        if calm := [f.found for f in together if f.severity is Severity.FINE]:
             _row(table, Severity.FINE, group, "; ".join(calm))
-        for finding in found:
+        for finding in together:
             if finding.severity is not Severity.FINE:
                 found_text = f"{finding.found} [{finding.code}]" if finding.code else finding.found
                 _row(table, finding.severity, finding.check, found_text, finding.cure)

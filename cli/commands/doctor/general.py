@@ -71,8 +71,8 @@ def stack_file(stack: Stack) -> tuple[Finding, StackUp | None, BenchmarkDesign |
     if config.placeholders:
         page = "docs/gcp.md" if cluster.provider == "gcp" else "docs/architectures.md"
         cure = f"Edit {path.name}; {page} says what else each key takes."
-        found = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
-        return found, up, training
+        unfinished = stops(check, f"{text}. {placeholders.listed(config.placeholders)}", cure)
+        return unfinished, up, training
     return fine(check, text), up, training
 
 
@@ -82,8 +82,8 @@ def slurm(design: ClusterDesign) -> Iterator[Finding]:
     if name:
         yield fine("slurm.release", name)
     for line in lines:
-        found, _, cure = line.rpartition("; ")
-        yield warns("slurm.advisory", found, cure)
+        advisory, _, cure = line.rpartition("; ")
+        yield warns("slurm.advisory", advisory, cure)
 
 
 def machine_types(stack: Stack) -> Iterable[Finding]:
@@ -115,10 +115,10 @@ def planned(stack: Stack) -> Iterable[Finding]:
 
 def changes(up: StackUp, training: BenchmarkDesign | None, provider: Provider) -> Iterable[Finding]:
     """Check whether `up` would refuse to change a running cluster, because that would cost jobs or files."""
-    found = provider.changes(up.stack, up.design) if isinstance(provider, PlansChanges) else None
-    if found is None:
+    compared = provider.changes(up.stack, up.design) if isinstance(provider, PlansChanges) else None
+    if compared is None:
         return
-    if (reason := table.refusal(*found, hint("up", up.stack.name, "--replace"))) is not None:
+    if (reason := table.refusal(*compared, hint("up", up.stack.name, "--replace"))) is not None:
         finding = from_message("cluster.changes", Severity.STOPS, reason.text)
         yield dataclasses.replace(finding, code=reason.code)
     if (former := runs.planned(provider, up, training)) is not None:
@@ -270,13 +270,13 @@ def _file_system(path: Path, mounts: str | None) -> str:
             mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
-    found = (Path("/"), "")
+    nearest = (Path("/"), "")
     for line in mounts.splitlines():
         _, _, rest = line.partition(" ")
         point, _, rest = rest.partition(" ")
         # A blank in a path is \\040 there.
         folder = Path(point.replace("\\040", " "))
         # The last of several mounts on a folder is the one that is seen.
-        if path.resolve().is_relative_to(folder) and len(folder.parts) >= len(found[0].parts):
-            found = (folder, rest.partition(" ")[0])
-    return found[1]
+        if path.resolve().is_relative_to(folder) and len(folder.parts) >= len(nearest[0].parts):
+            nearest = (folder, rest.partition(" ")[0])
+    return nearest[1]

@@ -259,13 +259,13 @@ def compared(result: Mapping[str, Any], kept: Iterable[Kept], stack: str) -> str
 
 def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
     """Return plots of time and speed-up for the programs that ran on several numbers of nodes."""
-    found = []
+    drawn = []
     several = [item for item in series if len(item.points) > 1]
     for number, item in enumerate(several[:MOST_PLOTTED], 1):
         style, label = Style(f"s{number}", "o"), item.key.script.rpartition("/")[2][:16]
         seconds = tuple(_dot(point, point.seconds) for point in item.points)
         measure = f"Time of the {item.measured}; medians, with the least and the greatest value."
-        found.append(
+        drawn.append(
             Chart(
                 f"program-{number}-time",
                 f"{item.name[:80]}: time",
@@ -277,7 +277,7 @@ def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
         )
         ratios = [(point, ratio) for point in item.points if (ratio := item.speed_up(point)) is not None]
         if ratios:
-            found.append(
+            drawn.append(
                 Chart(
                     f"program-{number}-speed-up",
                     f"{item.name[:80]}: speed-up",
@@ -288,7 +288,7 @@ def charts(series: Sequence[ProgramSeries]) -> list[Chart]:
                     ideal="rising",
                 )
             )
-    return found
+    return drawn
 
 
 def _dot(point: Point, spread: Spread) -> Dot:

@@ -197,8 +197,8 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
     record: Mapping[str, Any] = kept.record
     values = {key: record[key] for key in _NUMBERS}
     numbers = [*values.items(), *(item for epoch in record["history"] for item in epoch.items())]
-    if found := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
-        raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
+    if too_large := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
+        raise ValueError(f"result.{too_large[0]}: more than {LARGEST:g} is no measurement")
     values |= {key: None if record[key] is None else printable(record[key]) for key in _TEXTS}
     return Run(
         origin="ours",

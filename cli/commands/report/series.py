@@ -172,23 +172,23 @@ class Series:
         alone = self.point(1)
         step = alone.of("step_seconds") if alone else None
         for point in reversed(self.points):
-            found = [measured for run in point.runs if (measured := run.scaling) is not None]
-            if found and self.key.workers_per_node == 1:
+            measurements = [measured for run in point.runs if (measured := run.scaling) is not None]
+            if measurements and self.key.workers_per_node == 1:
                 if nodes == 1:  # whatever its run was, one node is as fast as itself
                     return 1.0
                 base = None if step is None else step.median
-                return statistics.median(measured.speed_up(nodes, base) for measured in found)
+                return statistics.median(measured.speed_up(nodes, base) for measured in measurements)
         return None
 
 
 def group(runs: Iterable[Run]) -> list[Series]:
     """Group runs into series, in the order of their first runs."""
-    found: dict[Key, dict[int, list[Run]]] = {}
+    by_key: dict[Key, dict[int, list[Run]]] = {}
     for run in runs:
-        found.setdefault(key(run), {}).setdefault(run.nodes, []).append(run)
+        by_key.setdefault(key(run), {}).setdefault(run.nodes, []).append(run)
     return [
         Series(k, tuple(Point(nodes, tuple(by_nodes[nodes])) for nodes in sorted(by_nodes)))
-        for k, by_nodes in found.items()
+        for k, by_nodes in by_key.items()
     ]
 
 

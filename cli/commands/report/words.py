@@ -205,12 +205,12 @@ def _not_alike(run: runs.Run) -> str | None:
 
 
 def _usable(kept: Iterable[Kept], stack: str) -> list[runs.Run]:
-    found = []
+    usable = []
     for result in kept:
         if result.program:
             continue
         try:
-            found.append(runs.of(result, stack))
+            usable.append(runs.of(result, stack))
         except ValueError:  # the report names it; here it only counts as not measured
             continue
-    return found
+    return usable

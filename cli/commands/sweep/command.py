@@ -407,17 +407,17 @@ class Benchmark:
         """
         earlier = results.load(self.stack.name)[0]
         kinds = dict.fromkeys(case._replace(nodes=wanted.nodes[0]) for case, _ in plans.order(wanted))
-        found = []
+        costs = []
         for case in kinds:
             training = self._training(case)
             partition = self.cluster.partition(training.partition)
             text = table.cost(wanted, partition.price_hour, self._like(case, training), earlier)
             if text is not None:
-                found.append(f"{case.where}: {text}" if len(kinds) > 1 else text)
-        if not found:
+                costs.append(f"{case.where}: {text}" if len(kinds) > 1 else text)
+        if not costs:
             return None
         pretended = " (the stack file's pretended price)" if self.cluster.provider == "local" else ""
-        return "\n".join(f"{text}{pretended}" for text in found)
+        return "\n".join(f"{text}{pretended}" for text in costs)
 
     def shared_cores(self, plan: Plan) -> list[str]:
         """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""

@@ -229,8 +229,8 @@ def _numbers(option: str, text: str, how: str, limits: Sequence[PartitionLimits]
             mistakes.append(
                 f"{item[:40]!r} is not a whole number" if item else "there is nothing between two commas"
             )
-        elif found := _too_many(option, number, limits):
-            mistakes += found
+        elif too_many := _too_many(option, number, limits):
+            mistakes += too_many
         elif number in numbers:
             mistakes.append(f"{number} is given twice; --repeat 2 runs every case twice")
         else:

@@ -125,12 +125,12 @@ class Progress:
             return
         path = _kept(self.plan.stack, record, self.project)
         kept, wrong = results.load(self.plan.stack)
-        found = next((result for result in kept if result.path == path), None)
-        if found is None:
+        mine = next((result for result in kept if result.path == path), None)
+        if mine is None:
             why = next((line for line in wrong if line.startswith(str(path))), str(path))
             self.failed[run.number] = Failure(f"its result file is not valid: {why}")
             return
-        self.kept[run.number] = found
+        self.kept[run.number] = mine
 
     def rows(self) -> list[Row]:
         return [dataclasses.replace(self._row(run), where=run.case.where) for run in self.plan.runs]

@@ -83,8 +83,8 @@ def shared_addresses(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]
         ("network.public_cidr", was.public_cidr, will.public_cidr),
         ("network.private_cidr", was.private_cidr, will.private_cidr),
     ):
-        if former != following and (found := addresses.shared(cidrs, [text(following)])):
-            yield Change(key, "", Kind.NEVER, text(former), text(following), SHARED.format(*found))
+        if former != following and (overlap := addresses.shared(cidrs, [text(following)])):
+            yield Change(key, "", Kind.NEVER, text(former), text(following), SHARED.format(*overlap))
 
 
 def _head_subnet(design: ClusterDesign) -> str | None:

@@ -30,9 +30,9 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
-    found = [Check("credentials", functools.partial(credentials, design))]
+    wanted = [Check("credentials", functools.partial(credentials, design))]
     if design is not None:
-        found += [
+        wanted += [
             Check(QUOTAS, functools.partial(limits, design)),
             Check(existing.KEY, functools.partial(pair, design)),
             Check(existing.IMAGE, functools.partial(images, design)),
@@ -40,7 +40,7 @@ def checks(design: ClusterDesign | None) -> list[Check]:
             Check(existing.PLATFORM, functools.partial(platform, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
-    return found
+    return wanted
 
 
 def credentials(design: ClusterDesign | None) -> Iterable[Finding]:

@@ -35,11 +35,11 @@ OTHER = re.compile(
 
 def named_images(design: ClusterDesign) -> dict[str, dict[str, int]]:
     """Return image -> key of the stack file -> GiB of the smallest root disk that starts from it."""
-    found: dict[str, dict[str, int]] = {}
+    by_image: dict[str, dict[str, int]] = {}
 
     def add(image: str | None, key: str, gib: int) -> None:
         if image is not None and not placeholders.is_placeholder(image):
-            keys = found.setdefault(image, {})
+            keys = by_image.setdefault(image, {})
             keys[key] = min(gib, keys.get(key, gib))
 
     for host in design.hosts:
@@ -47,7 +47,7 @@ def named_images(design: ClusterDesign) -> dict[str, dict[str, int]]:
     for partition in design.partitions:
         key = f"partitions.{partition.name}.image" if partition.image else "image.id"
         add(partition.image or design.image.id, key, partition.disk_gib)
-    return found
+    return by_image
 
 
 def images(ec2: Any, design: ClusterDesign) -> Iterable[Finding]:
@@ -58,8 +58,8 @@ def images(ec2: Any, design: ClusterDesign) -> Iterable[Finding]:
     """
     for image, keys in named_images(design).items():
         described = _first(ec2.describe_images, "Images", NO_IMAGE, ImageIds=[image])
-        found = list(_faults(described, image, keys, str(design.region)))
-        yield from found or [fine(IMAGE, f"{image} ({', '.join(keys)}) is there, and fits")]
+        problems = list(_faults(described, image, keys, str(design.region)))
+        yield from problems or [fine(IMAGE, f"{image} ({', '.join(keys)}) is there, and fits")]
 
 
 def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], region: str) -> Iterator[Finding]:
@@ -79,8 +79,8 @@ def _faults(image: dict[str, Any] | None, name: str, keys: dict[str, int], regio
     if str(image.get("Platform", "")).lower() == "windows":
         yield stops(IMAGE, f"{what} is of Windows", "Name one of Ubuntu 24.04.")
     elif match := OTHER.search(image.get("Name") or ""):
-        found = f"{what} is {image['Name']}: {match[0]} is another distribution than Ubuntu 24.04"
-        yield warns(IMAGE, found, "The boot uses apt: name an image made from Ubuntu 24.04.")
+        problem = f"{what} is {image['Name']}: {match[0]} is another distribution than Ubuntu 24.04"
+        yield warns(IMAGE, problem, "The boot uses apt: name an image made from Ubuntu 24.04.")
     yield from _root_disk(image, what, keys)
 
 
@@ -94,8 +94,8 @@ def _root_disk(image: dict[str, Any], what: str, keys: dict[str, int]) -> Iterat
     gib = next((disk["VolumeSize"] for disk in disks if "VolumeSize" in disk), 0)
     if short := {key: size for key, size in keys.items() if size < gib}:
         sizes = ", ".join(f"{size} GiB ({key})" for key, size in short.items())
-        found = f"{what} needs a root disk of {gib} GiB, and machines that start from it have {sizes}"
-        yield stops(IMAGE, found, f"Write disk_gib: {gib} or more for these machines.")
+        problem = f"{what} needs a root disk of {gib} GiB, and machines that start from it have {sizes}"
+        yield stops(IMAGE, problem, f"Write disk_gib: {gib} or more for these machines.")
 
 
 def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str], options: str = "") -> Finding:
@@ -115,25 +115,25 @@ def key_pair(ec2: Any, name: str, region: str, offered: Iterable[str], options: 
             f"aws ec2 import-key-pair --region {region} --key-name {name} "
             f"--public-key-material fileb://~/.ssh/id_ed25519.pub{options}"
         )
-        found = f"there is no EC2 key pair {name} in {region}"
-        return stops(KEY, found, f"Make it from a key of yours: `{line}`; or name another (access.key).")
+        problem = f"there is no EC2 key pair {name} in {region}"
+        return stops(KEY, problem, f"Make it from a key of yours: `{line}`; or name another (access.key).")
     public = str(pair.get("PublicKey", "")).split()[:2]
     if public and public not in [line.split()[:2] for line in offered]:
-        found = f"the private key of the EC2 key pair {name} is not in your SSH agent"
-        return stops(KEY, found, "Add it: `ssh-add FILE`; or name a pair whose key you have (access.key).")
+        problem = f"the private key of the EC2 key pair {name} is not in your SSH agent"
+        return stops(KEY, problem, "Add it: `ssh-add FILE`; or name a pair whose key you have (access.key).")
     return fine(KEY, f"there is an EC2 key pair {name} in {region}, and your SSH agent has its key")
 
 
 def named_groups(design: ClusterDesign) -> dict[str, list[str]]:
     """Return group -> the keys of the stack file that name it."""
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for host in design.hosts:
         for group in host.security_groups:
-            found.setdefault(group, []).append(f"{host.role}.security_groups")
+            by_group.setdefault(group, []).append(f"{host.role}.security_groups")
     for number, partition in enumerate(design.partitions):
         for group in partition.aws.security_groups:
-            found.setdefault(group, []).append(f"partitions[{number}].aws.security_groups")
-    return {group: list(dict.fromkeys(keys)) for group, keys in found.items()}
+            by_group.setdefault(group, []).append(f"partitions[{number}].aws.security_groups")
+    return {group: list(dict.fromkeys(keys)) for group, keys in by_group.items()}
 
 
 def platform(client: Client, design: ClusterDesign) -> Iterator[Finding]:
@@ -153,11 +153,11 @@ def platform(client: Client, design: ClusterDesign) -> Iterator[Finding]:
 
 
 def _group(ec2: Any, design: ClusterDesign, group: str, keys: str) -> Finding:
-    found = _asked(ec2.describe_security_groups, NO_GROUP, GroupIds=[group])
-    if found is None:
+    described = _asked(ec2.describe_security_groups, NO_GROUP, GroupIds=[group])
+    if described is None:
         cure = "Correct the id, or use the region and the account that have it."
         return stops(PLATFORM, f"{keys}: there is no security group {group} in {design.region}", cure)
-    (security_group,) = found["SecurityGroups"]
+    (security_group,) = described["SecurityGroups"]
     if security_group["VpcId"] != design.network.vpc:
         wrong = f"{keys}: {group} is of {security_group['VpcId']}, not of {design.network.vpc}"
         return stops(PLATFORM, wrong, "A machine has groups of its own VPC only: name one of these.")
@@ -207,8 +207,8 @@ def _key(mount: Mount, key: str = "existing") -> str:
 
 def _missing(design: ClusterDesign, mount: Mount, what: str, key: str = "existing") -> Finding:
     identity = getattr(mount, key)
-    found = f"{_key(mount, key)}: there is no {what} {identity} in {design.region}"
-    return stops(STORAGE, found, "Correct the id, or use the region and the account that have it.")
+    problem = f"{_key(mount, key)}: there is no {what} {identity} in {design.region}"
+    return stops(STORAGE, problem, "Correct the id, or use the region and the account that have it.")
 
 
 def _volume(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
@@ -220,13 +220,13 @@ def _volume(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
         return
     users = [attachment["InstanceId"] for attachment in volume["Attachments"]]
     if others := [user for user in users if not _ours(ec2, design, user)]:
-        found = f"{_key(mount)}: {identity} is attached to {', '.join(others)}"
-        yield stops(STORAGE, found, "A disk has one machine: detach it there first, or make a snapshot.")
+        problem = f"{_key(mount)}: {identity} is attached to {', '.join(others)}"
+        yield stops(STORAGE, problem, "A disk has one machine: detach it there first, or make a snapshot.")
         return
     if not volume["Encrypted"]:
-        found = f"{_key(mount)}: {identity} is not encrypted"
+        problem = f"{_key(mount)}: {identity} is not encrypted"
         yield warns(
-            STORAGE, found, "A snapshot of it can be copied with encryption, and `restore` takes that."
+            STORAGE, problem, "A snapshot of it can be copied with encryption, and `restore` takes that."
         )
     where = f"{volume['Size']} GiB in {volume['AvailabilityZone']}"
     yield fine(STORAGE, f"{_key(mount)}: {identity} has {where}, and {mount.path} is on it")
@@ -269,8 +269,8 @@ def _bucket(
 def _ours(ec2: Any, design: ClusterDesign, instance: str) -> bool:
     wanted = [{"Name": f"tag:{CLUSTER}", "Values": [design.name]}]
     with explained():
-        found = ec2.describe_instances(InstanceIds=[instance], Filters=wanted)
-    return bool(found["Reservations"])
+        described = ec2.describe_instances(InstanceIds=[instance], Filters=wanted)
+    return bool(described["Reservations"])
 
 
 def _zones(ec2: Any, design: ClusterDesign) -> dict[str, str]:
