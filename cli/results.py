@@ -109,10 +109,10 @@ def check(record: Any) -> None:
     Raises:
         UserError: The message has the first mistakes.
     """
-    if found := mistakes(record):
-        more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    if wrong := mistakes(record):
+        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         raise UserError(
-            f"the job's result is not valid: {'; '.join(found[:MOST_NAMED])}{more}", code="result.not-valid"
+            f"the job's result is not valid: {'; '.join(wrong[:MOST_NAMED])}{more}", code="result.not-valid"
         )
 
 
@@ -189,8 +189,8 @@ def load(stack: str) -> tuple[list[Kept], list[str]]:
         except (OSError, ValueError) as error:
             wrong.append(f"{path}: {error}")
             continue
-        if found := mistakes(record):
-            wrong.append(f"{path}: {'; '.join(found[:MOST_NAMED])}")
+        if problems := mistakes(record):
+            wrong.append(f"{path}: {'; '.join(problems[:MOST_NAMED])}")
         else:
             kept.append(Kept(path, record, checkout))
     return kept, wrong

@@ -218,12 +218,12 @@ class Run:
         try:
             with foreign.folder(self.folder) as handle:
                 by = os.fstat(handle).st_uid
-                found: Any = None
+                parsed: Any = None
                 problems: list[str] = []
                 try:
                     content = foreign.read(Path(RESULT_FILE), RESULT_BYTES, handle)
                     by = content.owner if by == os.geteuid() else by
-                    found = foreign.parse(content.data)
+                    parsed = foreign.parse(content.data)
                 except FileNotFoundError:
                     pass
                 except (foreign.UnusableError, OSError, ValueError) as error:
@@ -232,7 +232,7 @@ class Run:
             return None, None, []
         except (foreign.UnusableError, OSError) as error:
             return None, self.owner, [f"({self.folder} cannot be used: {error})"]
-        return found, None if by == os.geteuid() else foreign.name(by), problems
+        return parsed, None if by == os.geteuid() else foreign.name(by), problems
 
     @contextmanager
     def _locked(self) -> Iterator[int | None]:
@@ -362,11 +362,11 @@ def _last_object(path: Path) -> dict[str, Any] | None:
     """
     for line in reversed(_end(path)):
         try:
-            found = foreign.parse(line)
+            parsed = foreign.parse(line)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            return {key: value for key, value in found.items() if isinstance(value, SCALARS)}
+        if isinstance(parsed, dict):
+            return {key: value for key, value in parsed.items() if isinstance(value, SCALARS)}
     return None
 
 

@@ -25,17 +25,17 @@ def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     Args:
         cost: From the cluster's status.
     """
-    found = cost.get("budget")
-    if found is None or found["used"] < NEARLY:
+    limits = cost.get("budget")
+    if limits is None or limits["used"] < NEARLY:
         return
     cure = (
         f"Raise slurm-stacks:cluster.budget in Pulumi.{stack}.yaml and run `./cluster up --stack {stack}`; "
         f"`./cluster down --stack {stack}` and `up` begin a new one."
     )
-    if found["used"] >= 1:
+    if limits["used"] >= 1:
         yield warns("cluster.budget", "the budget is used up: no new node starts", cure)
     else:
-        yield warns("cluster.budget", f"{found['used']:.0%} of the budget is used", cure)
+        yield warns("cluster.budget", f"{limits['used']:.0%} of the budget is used", cure)
 
 
 def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:
@@ -63,16 +63,16 @@ def backups(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     Args:
         status: The cluster's.
     """
-    found = status.get("backup")
-    if found is None or found["bucket"] is None:
+    kept = status.get("backup")
+    if kept is None or kept["bucket"] is None:
         return
     cure = f"`./cluster backup --bucket --stack {stack}` tries again now, and says what is wrong."
-    if found["failure"] is not None:
+    if kept["failure"] is not None:
         yield warns(
-            "cluster.backup", f"the last backup failed: {printable(found['failure']['message'])}", cure
+            "cluster.backup", f"the last backup failed: {printable(kept['failure']['message'])}", cure
         )
-    elif found["late"]:
-        hours = plurals.count(record.LATE * found["every_hours"], "hour")
+    elif kept["late"]:
+        hours = plurals.count(record.LATE * kept["every_hours"], "hour")
         yield warns("cluster.backup", f"no backup for more than {hours}", cure)
 
 
@@ -82,8 +82,8 @@ def disks(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:
     Args:
         status: The cluster's.
     """
-    for found, cure in troubles(status, stack):
-        yield warns("cluster.disk", found, cure)
+    for trouble, cure in troubles(status, stack):
+        yield warns("cluster.disk", trouble, cure)
 
 
 def service(status: Mapping[str, Any], stack: str) -> Iterable[Finding]:

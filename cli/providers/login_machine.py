@@ -193,9 +193,9 @@ def _parsed(answer: str) -> dict[str, Any]:
         UserError: It is none. The machine may be anybody's.
     """
     try:
-        found = foreign.parse(answer)
+        parsed = foreign.parse(answer)
     except ValueError as error:
         raise UserError(f"the answer is no JSON: {printable(str(error))}", code="tool.no-json") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise UserError("the answer is no object", code="tool.no-json")
-    return found
+    return parsed

@@ -145,13 +145,16 @@ class Metadata:
         role = (wait_at_most(lambda: self.find(folder), ROLE_SECONDS, 1.0) or "").strip()
         if not role:
             raise MissingError("this instance has no role (instance profile): it can ask AWS for nothing")
-        found = json.loads(self.get(folder + role.splitlines()[0]))
-        if found.get("Code", "Success") != "Success":
+        credentials = json.loads(self.get(folder + role.splitlines()[0]))
+        if credentials.get("Code", "Success") != "Success":
             raise ServiceError(
-                f"the instance's role {role} gives no credentials: {found['Code']}", found["Code"]
+                f"the instance's role {role} gives no credentials: {credentials['Code']}", credentials["Code"]
             )
         return Credentials(
-            found["AccessKeyId"], found["SecretAccessKey"], found["Token"], seconds(found["Expiration"])
+            credentials["AccessKeyId"],
+            credentials["SecretAccessKey"],
+            credentials["Token"],
+            seconds(credentials["Expiration"]),
         )
 
     def notice(self) -> Notice | None:

@@ -78,16 +78,16 @@ class Bucket:
             UnreachableError: S3 did not answer.
             ServiceError: S3 refused.
         """
-        found: list[str] = []
+        keys: list[str] = []
         more = ""
         while True:
             query = {"list-type": "2", "max-keys": str(PAGE), "prefix": prefix}
             query |= {"continuation-token": more} if more else {}
             body = self._call("GET", "", query=urlencode(query, quote_via=quote)).body
-            found += [unescape(key) for key in re.findall("<Key>([^<]*)</Key>", body.decode())]
+            keys += [unescape(key) for key in re.findall("<Key>([^<]*)</Key>", body.decode())]
             more = unescape(_tag(body, "NextContinuationToken"))
             if not more:
-                return found
+                return keys
 
     def delete(self, key: str) -> None:
         """Delete an object. There may be none.
@@ -129,8 +129,8 @@ class Bucket:
 
 def _tag(body: bytes, name: str) -> str:
     """Return the text of a tag in S3's error document, which is small and flat."""
-    found = re.search(f"<{name}>([^<]*)</{name}>", body.decode(errors="replace"))
-    return found[1] if found else ""
+    match = re.search(f"<{name}>([^<]*)</{name}>", body.decode(errors="replace"))
+    return match[1] if match else ""
 
 
 class Secret:

@@ -145,11 +145,11 @@ def when(seconds: object) -> str:
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
+            sha256.update(block)
+    return sha256.hexdigest()
 
 
 def pack(folder: Path, into: Path) -> int:
@@ -285,16 +285,16 @@ def _checked(path: Path, stream: _Forward, content: Path | None) -> Manifest:
         manifest = _manifest(path, b"".join(stream.blocks(member)))
         stream.allow(MOST_HEADER)
         member = _next(path, archive, CONTENT)
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         if member.size == manifest.size:
             with (content or Path(os.devnull)).open("wb") as target:
                 for block in stream.blocks(member):
-                    found.update(block)
+                    sha256.update(block)
                     target.write(block)
-        if (member.size, found.hexdigest()) != (manifest.size, manifest.sha256):
+        if (member.size, sha256.hexdigest()) != (manifest.size, manifest.sha256):
             raise BackupError(
                 "backup.digest",
-                f"{path} is damaged: its content has {member.size} bytes with SHA-256 {found.hexdigest()}, "
+                f"{path} is damaged: its content has {member.size} bytes with SHA-256 {sha256.hexdigest()}, "
                 f"and its manifest says {manifest.size} bytes with {manifest.sha256}: use another backup",
             )
         stream.allow(MOST_HEADER)

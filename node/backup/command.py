@@ -106,8 +106,8 @@ def _restore(settings: Settings, control: Slurm, options: argparse.Namespace) ->
             schedule.fetch(settings, options.bucket, file)
         else:
             _take_in(file)
-        found = restore.stage(settings, file, control, run, replace=options.replace, say=_say)
-    print(json.dumps(found))
+        staged = restore.stage(settings, file, control, run, replace=options.replace, say=_say)
+    print(json.dumps(staged))
 
 
 def _take_in(file: Path) -> None:

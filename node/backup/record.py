@@ -36,12 +36,12 @@ def _file(settings: Settings) -> Path:
 
 def read(settings: Settings) -> dict[str, Any]:
     try:
-        found = foreign.record(_file(settings))
+        recorded = foreign.record(_file(settings))
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(recorded, dict):
         return {}
-    return {key: found[key] for key, fields in FIELDS.items() if _fits(found.get(key), fields)}
+    return {key: recorded[key] for key, fields in FIELDS.items() if _fits(recorded.get(key), fields)}
 
 
 def _fits(entry: object, fields: Mapping[str, type]) -> bool:

@@ -182,10 +182,10 @@ def check(settings: Settings, manifest: Manifest, control: Slurm, release: str, 
 def next_job(control: Slurm) -> tuple[int, int]:
     """Return the id of the next job, and the first id that a job of this cluster can have."""
     text = control.run("scontrol", "show", "config")
-    found = {
+    numbers = {
         name: re.search(rf"^{name}\s*=\s*(\d+)", text, re.MULTILINE) for name in ("NEXT_JOB_ID", "FirstJobId")
     }
-    following, first = found["NEXT_JOB_ID"], found["FirstJobId"]
+    following, first = numbers["NEXT_JOB_ID"], numbers["FirstJobId"]
     return int(following[1]) if following else 1, int(first[1]) if first else 1
 
 

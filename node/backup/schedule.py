@@ -86,8 +86,8 @@ def _place(settings: Settings) -> tuple[Backup, Bucket, str]:
 def names(settings: Settings, bucket: Bucket, prefix: str) -> list[str]:
     """Return the names of this cluster's backups in a bucket, the newest first."""
     ours = re.compile(rf"{re.escape(settings.design.name)}-\d{{8}}T\d{{6}}Z{re.escape(archive.SUFFIX)}")
-    found = [key.removeprefix(prefix) for key in bucket.names(f"{prefix}{settings.design.name}-")]
-    return sorted((name for name in found if ours.fullmatch(name)), reverse=True)
+    keys = [key.removeprefix(prefix) for key in bucket.names(f"{prefix}{settings.design.name}-")]
+    return sorted((name for name in keys if ours.fullmatch(name)), reverse=True)
 
 
 def listed(settings: Settings) -> dict[str, Any]:
@@ -114,14 +114,14 @@ def fetch(settings: Settings, name: str, into: Path) -> None:
     """
     wanted, bucket, prefix = _place(settings)
     try:
-        found = names(settings, bucket, prefix)
-        if not found or (name and name not in found):
+        kept = names(settings, bucket, prefix)
+        if not kept or (name and name not in kept):
             raise BackupError(
                 "restore.not-there",
                 f"{wanted.bucket} has no backup {name or 'of this cluster'}; it has "
-                f"{', '.join(found[:5]) or 'none'}",
+                f"{', '.join(kept[:5]) or 'none'}",
             )
-        files.write(into, bucket.get(f"{prefix}{name or found[0]}"), 0o600)
+        files.write(into, bucket.get(f"{prefix}{name or kept[0]}"), 0o600)
     except (ServiceError, OSError) as error:
         raise BackupError("backup.bucket", f"{wanted.bucket} cannot be read: {error}") from error
 

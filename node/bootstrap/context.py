@@ -66,13 +66,13 @@ class Context:
         Raises:
             ValueError: The settings have no source for it.
         """
-        found = self.settings.site.mounts
-        if mount.path not in found:
+        sources = self.settings.site.mounts
+        if mount.path not in sources:
             raise ValueError(
                 f"{mount.path}: the settings have no source for this mount (site.mounts): "
                 "publish them again with `up`"
             )
-        return found[mount.path]
+        return sources[mount.path]
 
     @property
     def has_users(self) -> bool:

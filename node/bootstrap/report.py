@@ -155,13 +155,13 @@ def checked(content: bytes, now: float, most: int = MOST_BYTES) -> Reported:
     Raises:
         BrokenReportError: The report is too long, is no JSON, or has a value of another kind or range.
     """
-    found = _parsed(content, most)
-    state, steps = found.get("state"), found.get("steps")
+    parsed = _parsed(content, most)
+    state, steps = parsed.get("state"), parsed.get("steps")
     if not isinstance(state, str) or state not in STATES:
         raise BrokenReportError(f"its state is none of {', '.join(STATES)}")
     if not isinstance(steps, list):
         raise BrokenReportError("its steps are no list")
-    return Reported(state, _why(steps) if state == "failed" else None, _notice(found.get("notice"), now))
+    return Reported(state, _why(steps) if state == "failed" else None, _notice(parsed.get("notice"), now))
 
 
 def _parsed(content: bytes, most: int) -> dict[str, Any]:

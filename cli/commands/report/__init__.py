@@ -57,7 +57,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
     programs: list[Program] = []
     problems: list[str] = []
     loaded = {name: results.load(name) for name in names}
-    checkouts = {kept.checkout for found, _ in loaded.values() for kept in found}
+    checkouts = {kept.checkout for results_of_stack, _ in loaded.values() for kept in results_of_stack}
     short = results.short_names(checkouts)
     for name in names:
         trainings, others, wrong = _runs(name, *loaded[name], short)

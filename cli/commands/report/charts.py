@@ -135,16 +135,16 @@ def entries(series: Sequence[Series]) -> tuple[list[Entry], list[Series]]:
     shown, rest = ours[:MOST_OURS], ours[MOST_OURS:]
     several = {stack for stack in _stacks(ours) if _stacks(ours).count(stack) > 1}
     numbers: dict[str, int] = {}
-    found = []
+    named = []
     for index, item in enumerate(shown):
         stack = item.key.stack
         numbers[stack] = numbers.get(stack, 0) + 1
         label = short(stack, f" {numbers[stack]}" if stack in several else "")
-        found.append(Entry(item, label, Style(f"s{index + 1}", MARKERS[index])))
+        named.append(Entry(item, label, Style(f"s{index + 1}", MARKERS[index])))
     for index, item in enumerate(s for s in series if s.key.origin == "published"):
         style = Style("pub", MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)], strong=False)
-        found.append(Entry(item, words.published_label(item), style))
-    return found, rest
+        named.append(Entry(item, words.published_label(item), style))
+    return named, rest
 
 
 def _stacks(series: Sequence[Series]) -> list[str]:

@@ -110,14 +110,14 @@ class Machine:
 
 def machines(series: Sequence[Series]) -> list[Machine]:
     """Return the clouds' instance types of these series, each once, in their order."""
-    found: dict[str, Machine] = {}
+    by_name: dict[str, Machine] = {}
     for item in series:
         run, name = item.any_run, item.key.machine
-        if name is None or run.local or name in found:
+        if name is None or run.local or name in by_name:
             continue
         facts, more = catalog().instance_type(name), speeds.of(name)
         price = next((p for point in item.points for one in point.runs if (p := one.usd_per_hour)), None)
-        found[name] = Machine(
+        by_name[name] = Machine(
             name,
             facts.vcpus if facts else None,
             facts.memory_mib if facts else None,
@@ -126,7 +126,7 @@ def machines(series: Sequence[Series]) -> list[Machine]:
             more.processor if more else "",
             None if run.gpu and name.startswith("n1-") else price,
         )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _sections(
@@ -148,13 +148,13 @@ def _sections(
 
 
 def _curves(sections: Sequence[Section]) -> list[Curves]:
-    found = []
+    pictures = []
     for section in sections:
         for index, entry in enumerate(e for e in section.entries if e.ours):
             plots = charts.over_epochs(f"{section.name}-epochs-{index + 1}", entry)
             if plots:
-                found.append(Curves(entry, [Drawn(chart, draw.svg(chart)) for chart in plots]))
-    return found
+                pictures.append(Curves(entry, [Drawn(chart, draw.svg(chart)) for chart in plots]))
+    return pictures
 
 
 def environment(*folders: Path) -> Any:
@@ -230,25 +230,25 @@ def figures(runs: Sequence[Run], ours: Sequence[Series]) -> list[Figure]:
     labels = {run.checkout_label for run in runs if run.checkout_label}
     note = f"of {words.count(len(stacks), 'stack')}"
     note += f", from {words.count(len(labels), 'checkout')}" if labels else ""
-    found = [Figure("Runs", f"{len(runs):,}", note)]
+    shown = [Figure("Runs", f"{len(runs):,}", note)]
     points = [(series, point) for series in ours for point in series.points if not series.key.disturbed]
     if not points:
         again = "other programs disturbed every run: run it again on a quiet machine"
-        return [*found, Figure("Fastest epoch", "–", again), *_starts(runs), _cost(runs), _restarts(runs)]
+        return [*shown, Figure("Fastest epoch", "–", again), *_starts(runs), _cost(runs), _restarts(runs)]
     timed = [
         (t.median, series, point) for series, point in points if (t := point.seconds_per_epoch) is not None
     ]
     if timed:
         seconds, series, point = min(timed, key=lambda item: item[0])
-        found.append(Figure("Fastest epoch", words.seconds(seconds), _median_of(series, point)))
+        shown.append(Figure("Fastest epoch", words.seconds(seconds), _median_of(series, point)))
     rates = [
         (r.median, series, point)
         for series, point in points
         if (r := point.spread(lambda run: run.images_per_second)) is not None
     ]
     rate, series, point = max(rates, key=lambda item: item[0])
-    found.append(Figure("Images a second", f"{rate:,.0f}", _median_of(series, point)))
-    return [*found, *_starts(runs), _cost(runs), _restarts(runs)]
+    shown.append(Figure("Images a second", f"{rate:,.0f}", _median_of(series, point)))
+    return [*shown, *_starts(runs), _cost(runs), _restarts(runs)]
 
 
 def _starts(runs: Sequence[Run]) -> list[Figure]:

@@ -112,9 +112,9 @@ class Point:
 
     @property
     def seconds(self) -> Spread:
-        found = spread_of([run.seconds for run in self.runs])
-        assert found is not None  # a point has at least one run
-        return found
+        spread = spread_of([run.seconds for run in self.runs])
+        assert spread is not None  # a point has at least one run
+        return spread
 
     @property
     def cost_usd(self) -> Spread | None:
@@ -162,8 +162,8 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
     """
     record: Mapping[str, Any] = {"cores": None, "cores_shared": None, **kept.record}
     numbers = ("nodes", "workers", "gpus_per_node", "seconds_total", "restarts", "cost_usd", "cores")
-    if found := [key for key in numbers if record[key] is not None and record[key] > LARGEST]:
-        raise ValueError(f"result.{found[0]}: more than {LARGEST:g} is no measurement")
+    if too_large := [key for key in numbers if record[key] is not None and record[key] > LARGEST]:
+        raise ValueError(f"result.{too_large[0]}: more than {LARGEST:g} is no measurement")
     timed, whole = seconds(record)
     label = f"checkout {printable(checkout)}" if checkout else UNKNOWN_CHECKOUT
     return Program(
@@ -202,12 +202,12 @@ def _text(value: str | None) -> Any:
 
 def group(runs: Iterable[Program]) -> list[ProgramSeries]:
     """Group runs into series, in the order of their first runs."""
-    found: dict[Key, dict[int, list[Program]]] = {}
+    by_key: dict[Key, dict[int, list[Program]]] = {}
     for run in runs:
-        found.setdefault(_key(run), {}).setdefault(run.nodes, []).append(run)
+        by_key.setdefault(_key(run), {}).setdefault(run.nodes, []).append(run)
     return [
         ProgramSeries(key, tuple(Point(nodes, tuple(by_nodes[nodes])) for nodes in sorted(by_nodes)))
-        for key, by_nodes in found.items()
+        for key, by_nodes in by_key.items()
     ]
 
 

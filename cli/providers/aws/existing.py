@@ -277,8 +277,8 @@ def _zones(ec2: Any, design: ClusterDesign) -> dict[str, str]:
     """Subnet -> zone, of an existing network."""
     names = {design.network.public_subnet, *design.network.private_subnets} - {None}
     with explained():
-        found = ec2.describe_subnets(SubnetIds=sorted(map(str, names)))["Subnets"]
-    return {subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in found}
+        subnets = ec2.describe_subnets(SubnetIds=sorted(map(str, names)))["Subnets"]
+    return {subnet["SubnetId"]: subnet["AvailabilityZone"] for subnet in subnets}
 
 
 def _efs(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
@@ -300,9 +300,9 @@ def _efs(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Findin
         unfit = [target for target in targets if not _own_group(ec2, design, groups[target["MountTargetId"]])]
         if unfit:
             where = ", ".join(sorted({target["VpcId"] for target in unfit}))
-            found = f"{_key(mount)}: {identity} has mount targets already, in {where}"
+            fault = f"{_key(mount)}: {identity} has mount targets already, in {where}"
             cure = f"{ONE_VPC}: write that VPC as network.aws, and its targets' security_group."
-            yield stops(STORAGE, found, cure)
+            yield stops(STORAGE, fault, cure)
             return
     elif problem := _unfit_targets(ec2, design, mount, targets, groups):
         yield problem
@@ -318,31 +318,31 @@ def _unfit_targets(
     """Why a file system cannot be mounted by the targets that it has; `None` if it can."""
     vpc, group = design.network.vpc, str(mount.security_group)
     if elsewhere := sorted({target["VpcId"] for target in targets} - {str(vpc)}):
-        found = (
+        problem = (
             f"{_key(mount)}: {mount.existing} has its mount targets in {', '.join(elsewhere)}, not in {vpc}"
         )
-        return stops(STORAGE, found, f"Write that VPC as network.aws: {ONE_VPC}.")
+        return stops(STORAGE, problem, f"Write that VPC as network.aws: {ONE_VPC}.")
     wanted = set(_zones(ec2, design).values())
     lacks = sorted(wanted - {target["AvailabilityZoneName"] for target in targets})
     if lacks:
-        found = f"{_key(mount)}: {mount.existing} has no mount target in {', '.join(lacks)}"
+        problem = f"{_key(mount)}: {mount.existing} has no mount target in {', '.join(lacks)}"
         cure = "Make one (`aws efs create-mount-target`), or take subnets of other zones."
-        return stops(STORAGE, found, cure)
+        return stops(STORAGE, problem, cure)
     if without := [
         target["MountTargetId"] for target in targets if group not in groups[target["MountTargetId"]]
     ]:
-        found = f"{_key(mount, 'security_group')}: {group} is not the group of {', '.join(without)}"
+        problem = f"{_key(mount, 'security_group')}: {group} is not the group of {', '.join(without)}"
         has = sorted({identity for target in without for identity in groups[target]})
-        return stops(STORAGE, found, f"Write the group that all its mount targets have: {', '.join(has)}.")
+        return stops(STORAGE, problem, f"Write the group that all its mount targets have: {', '.join(has)}.")
     return None
 
 
 def _own_group(ec2: Any, design: ClusterDesign, groups: Sequence[str]) -> bool:
     """Whether one of the groups is this cluster's, so that `up` made the target."""
     with explained():
-        found = ec2.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
+        described = ec2.describe_security_groups(GroupIds=list(groups))["SecurityGroups"]
     wanted = {"Key": CLUSTER, "Value": design.name}
-    return any(wanted in group.get("Tags", []) for group in found)
+    return any(wanted in group.get("Tags", []) for group in described)
 
 
 def _lustre(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Finding]:
@@ -353,21 +353,21 @@ def _lustre(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Fin
         yield _missing(design, mount, "Lustre file system")
         return
     if system["VpcId"] != design.network.vpc:
-        found = f"{_key(mount)}: {identity} is in {system['VpcId']}, not in {design.network.vpc}"
-        yield stops(STORAGE, found, "Write its VPC as network.aws: FSx is mounted from its own VPC here.")
+        problem = f"{_key(mount)}: {identity} is in {system['VpcId']}, not in {design.network.vpc}"
+        yield stops(STORAGE, problem, "Write its VPC as network.aws: FSx is mounted from its own VPC here.")
         return
     if system["Lifecycle"] not in ("AVAILABLE", "UPDATING"):
-        found = f"{_key(mount)}: {identity} is {system['Lifecycle']}"
-        yield stops(STORAGE, found, "Wait until it is AVAILABLE, or see FSx's console.")
+        problem = f"{_key(mount)}: {identity} is {system['Lifecycle']}"
+        yield stops(STORAGE, problem, "Wait until it is AVAILABLE, or see FSx's console.")
         return
     with explained():
         names = system["NetworkInterfaceIds"]
         interfaces = ec2.describe_network_interfaces(NetworkInterfaceIds=names)["NetworkInterfaces"]
     has = sorted({group["GroupId"] for interface in interfaces for group in interface["Groups"]})
     if mount.security_group not in has:
-        found = f"{_key(mount, 'security_group')}: {mount.security_group} is not the group of {identity}"
+        problem = f"{_key(mount, 'security_group')}: {mount.security_group} is not the group of {identity}"
         cure = f"Its network interfaces have {', '.join(has) or 'none'}: write one of them."
-        yield stops(STORAGE, found, cure)
+        yield stops(STORAGE, problem, cure)
         return
     name = system["LustreConfiguration"]["MountName"]
     opened = f"Lustre's ports are opened in {mount.security_group}"
@@ -384,22 +384,22 @@ def _saved(client: Client, design: ClusterDesign, mount: Mount) -> Iterator[Find
             if ec2.describe_volumes(Filters=wanted)["Volumes"]:
                 return
         gone = ("InvalidSnapshot.NotFound", "InvalidParameterValue")
-        found = _first(ec2.describe_snapshots, "Snapshots", gone, SnapshotIds=[identity])
+        described = _first(ec2.describe_snapshots, "Snapshots", gone, SnapshotIds=[identity])
         state, ready, size = ("", "completed", 0)
-        if found is not None:
-            state, size = found["State"], found["VolumeSize"]
+        if described is not None:
+            state, size = described["State"], described["VolumeSize"]
     else:
         with explained():
             pages = fsx.get_paginator("describe_file_systems").paginate()
             systems = [system for page in pages for system in page["FileSystems"]]
         if any({"Key": "Name", "Value": name} in system.get("Tags", []) for system in systems):
             return
-        found = _first(fsx.describe_backups, "Backups", ["BackupNotFound"], BackupIds=[identity])
+        described = _first(fsx.describe_backups, "Backups", ["BackupNotFound"], BackupIds=[identity])
         state, ready, size = ("", "AVAILABLE", 0)
-        if found is not None:
-            state, size = found["Lifecycle"], found["FileSystem"].get("StorageCapacity", 0)
+        if described is not None:
+            state, size = described["Lifecycle"], described["FileSystem"].get("StorageCapacity", 0)
     where = _key(mount, "restore")
-    if found is None:
+    if described is None:
         yield _missing(
             design, mount, "snapshot" if mount.kind in ("nfs", "disk") else "FSx backup", "restore"
         )

@@ -57,18 +57,18 @@ def code_of(pool: Pool) -> str | None:
 def wanted(design: ClusterDesign) -> dict[Pool, Wanted]:
     """Return the vCPUs that the cluster uses, without Capacity Blocks, which are bought as a whole."""
     facts = catalog().machines
-    found: dict[Pool, Wanted] = {}
+    by_pool: dict[Pool, Wanted] = {}
     # Facts that only the stack file gives are in the design for nodes alone; such hosts are not counted.
     for host in design.hosts:
         if host.instance_type in facts:
             vcpus = facts[host.instance_type].vcpus
             pool = (family(host.instance_type), False)
-            found[pool] = found.get(pool, Wanted()) + Wanted(vcpus, vcpus)
+            by_pool[pool] = by_pool.get(pool, Wanted()) + Wanted(vcpus, vcpus)
     for p in design.partitions:
         if not p.aws.capacity_block:
             pool = (family(p.instance_type), p.spot)
-            found[pool] = found.get(pool, Wanted()) + Wanted(p.cpus * p.min, p.cpus * p.max)
-    return found
+            by_pool[pool] = by_pool.get(pool, Wanted()) + Wanted(p.cpus * p.min, p.cpus * p.max)
+    return by_pool
 
 
 def addresses(design: ClusterDesign) -> Wanted:
@@ -163,7 +163,7 @@ def _limit(quotas: Any, service: str, code: str) -> float | None:
 
 def _used(ec2: Any, cluster: str) -> Counter[Pool]:
     """Return the vCPUs of running instances in the region that are not this cluster's."""
-    found: Counter[Pool] = Counter()
+    by_pool: Counter[Pool] = Counter()
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[{"Name": "instance-state-name", "Values": LIVING}]
     )
@@ -176,8 +176,8 @@ def _used(ec2: Any, cluster: str) -> Counter[Pool]:
             kind = machine["InstanceType"]
             facts = catalog().instance_type(kind)
             known = facts.vcpus if facts is not None else 0
-            found[family(kind), spot] += cpus.get("CoreCount", 0) * cpus.get("ThreadsPerCore", 1) or known
-    return found
+            by_pool[family(kind), spot] += cpus.get("CoreCount", 0) * cpus.get("ThreadsPerCore", 1) or known
+    return by_pool
 
 
 def _is_of(resource: Mapping[str, Any], cluster: str) -> bool:

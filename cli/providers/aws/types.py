@@ -29,14 +29,14 @@ def ask(ec2: Any, region: str, names: Iterable[str]) -> Described:
         UserError: AWS refuses, or does not answer.
     """
     wanted = sorted(set(names))
-    found: list[Mapping[str, Any]] = []
+    described: list[Mapping[str, Any]] = []
     for first in range(0, len(wanted), BATCH):
         # A filter is used, because EC2 refuses a call with one unknown name in `InstanceTypes`.
         of_these = [{"Name": "instance-type", "Values": wanted[first : first + BATCH]}]
         with explained():
             for page in ec2.get_paginator("describe_instance_types").paginate(Filters=of_these):
-                found += page["InstanceTypes"]
-    return parse(found, (region,))
+                described += page["InstanceTypes"]
+    return parse(described, (region,))
 
 
 def parse(described: Iterable[Mapping[str, Any]], regions: tuple[str, ...] | None = None) -> Described:
@@ -61,7 +61,7 @@ def read(described: Mapping[str, Any]) -> dict[str, Any]:
     network = described["NetworkInfo"]
     disks = described.get("InstanceStorageInfo", {})
     nvme = disks.get("TotalSizeInGB", 0) if disks.get("NvmeSupport", "unsupported") != "unsupported" else 0
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "provider": "aws",
         "vcpus": described["VCpuInfo"]["DefaultVCpus"],
         "memory_mib": described["MemoryInfo"]["SizeInMiB"],
@@ -76,7 +76,7 @@ def read(described: Mapping[str, Any]) -> dict[str, Any]:
         "spot": "spot" in described["SupportedUsageClasses"],
     }
     usual = InstanceType(provider="aws", vcpus=1, memory_mib=1)
-    return found | {key: value for key, value in rest.items() if value != getattr(usual, key)}
+    return fields | {key: value for key, value in rest.items() if value != getattr(usual, key)}
 
 
 def accelerator(described: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -96,9 +96,9 @@ def _ticks(service: BatchService) -> int:
     table = service.client("dynamodb")
     with explained():
         try:
-            found = table.get_item(
+            entry = table.get_item(
                 TableName=access.ledger(service.design.name), Key={"Id": {"S": states.LEDGER}}
             )
         except table.exceptions.ResourceNotFoundException:
             return 0
-    return int(found.get("Item", {}).get("Ticks", {}).get("N", 0))
+    return int(entry.get("Item", {}).get("Ticks", {}).get("N", 0))

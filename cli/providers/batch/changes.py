@@ -55,11 +55,11 @@ def taken(client: Client, design: ClusterDesign) -> Iterator[str]:
     with explained():
         environments = batch.describe_compute_environments(computeEnvironments=[config.compute_environment])
         queues = batch.describe_job_queues(jobQueues=[config.queue])
-    found: dict[str, tuple[str, list[Mapping[str, Any]]]] = {
+    by_key: dict[str, tuple[str, list[Mapping[str, Any]]]] = {
         "compute_environment": (config.compute_environment, environments["computeEnvironments"]),
         "queue": (config.queue, queues["jobQueues"]),
     }
-    for key, (name, resources) in found.items():
+    for key, (name, resources) in by_key.items():
         for resource in resources:
             tags = resource.get("tags") or {}
             if resource.get("status") not in GONE and tags.get(CLUSTER) != design.name:
@@ -71,10 +71,10 @@ def stacks(client: Client, cluster: str) -> set[str]:
     """Return the stacks that the tags of a cluster's environments name."""
     with explained():
         pages = client("batch").get_paginator("describe_compute_environments").paginate()
-        found = [
+        tag_sets = [
             environment.get("tags") or {} for page in pages for environment in page["computeEnvironments"]
         ]
-    return {str(tags[STACK]) for tags in found if tags.get(CLUSTER) == cluster and STACK in tags}
+    return {str(tags[STACK]) for tags in tag_sets if tags.get(CLUSTER) == cluster and STACK in tags}
 
 
 def check(client: Client, design: ClusterDesign, running: ClusterRef) -> None:
@@ -121,10 +121,10 @@ def refuse_shared_addresses(client: Client, design: ClusterDesign, running: Clus
         return  # another network is made
     stay = [str(network.public_cidr), *addresses.private_parts(str(network.private_cidr))]
     go = [cidr for subnet in subnets if (cidr := str(subnet["CidrBlock"])) not in stay]
-    if found := addresses.shared(go, [str(network.public_cidr), str(network.private_cidr)]):
+    if overlap := addresses.shared(go, [str(network.public_cidr), str(network.private_cidr)]):
         raise UserError(
             "nothing was changed: slurm-stacks:cluster.network.public_cidr or private_cidr is not possible: "
-            f"{SHARED.format(*found)}",
+            f"{SHARED.format(*overlap)}",
             EXIT_REFUSED,
             code="batch.network-shared",
         )
@@ -134,12 +134,12 @@ def _network(client: Client, design: ClusterDesign, cluster: str) -> str:
     """Say how the cluster's own network differs from the stack file's; empty if it does not."""
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     with explained():
-        found = client("ec2").describe_vpcs(Filters=filters)["Vpcs"]
-    if not found:
+        vpcs = client("ec2").describe_vpcs(Filters=filters)["Vpcs"]
+    if not vpcs:
         return ""
-    cidr, network = str(found[0]["CidrBlock"]), design.network
+    cidr, network = str(vpcs[0]["CidrBlock"]), design.network
     if network.vpc is not None:
-        return f"network.aws {found[0]['VpcId']} → {network.vpc}"
+        return f"network.aws {vpcs[0]['VpcId']} → {network.vpc}"
     return "" if cidr == network.cidr else f"network.cidr {cidr} → {network.cidr}"
 
 
@@ -190,9 +190,9 @@ def _other_subnet(client: Client, system: Mapping[str, Any], design: ClusterDesi
     if design.network.vpc is not None or not system.get("SubnetIds"):
         return ""
     with explained():
-        found = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
+        subnets = client("ec2").describe_subnets(SubnetIds=system["SubnetIds"])["Subnets"]
     whole = ipaddress.IPv4Network(str(design.network.private_cidr))
-    for cidr in (ipaddress.IPv4Network(str(subnet["CidrBlock"])) for subnet in found):
+    for cidr in (ipaddress.IPv4Network(str(subnet["CidrBlock"])) for subnet in subnets):
         if not cidr.subnet_of(whole) or cidr.prefixlen != addresses.subnet_prefix(whole.prefixlen):
             return str(cidr)
     return ""

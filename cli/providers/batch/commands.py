@@ -44,11 +44,11 @@ class BatchCommands:
         service = self.service(up)
         design = service.design
         environment, queue = service.environment(), service.queue()
-        found = service.jobs()
+        all_jobs = service.jobs()
         (partition,) = design.partitions
         resources = (environment or {}).get("computeResources") or {}
         now = time.time()
-        hours = sum(job.nodes * (job.seconds(now) or 0.0) / 3600 for job in found)
+        hours = sum(job.nodes * (job.seconds(now) or 0.0) / 3600 for job in all_jobs)
         price = partition.price_hour
         running = -(-int(resources.get("desiredvCpus") or 0) // partition.cpus)
         return {
@@ -63,10 +63,10 @@ class BatchCommands:
             "cloud": None,
             "scheduler": "batch",
             "batch": {"environment": _state(environment), "queue": _state(queue)},
-            "jobs": [_job(service, job, environment, queue, now) for job in found if not job.ended],
+            "jobs": [_job(service, job, environment, queue, now) for job in all_jobs if not job.ended],
             "ended": [
                 {"id": job.id, "name": job.name, "nodes": job.nodes, "how": waits.ended(job)}
-                for job in found[::-1] if job.ended
+                for job in all_jobs[::-1] if job.ended
             ][:MOST_JOBS],
             "cost": {
                 "node_hours": hours, "usd": None if price is None else hours * price, "at_least_usd": 0.0,
@@ -109,11 +109,11 @@ class BatchCommands:
         node = int(number) if number else None
         printed = 0
         while True:
-            found = list(service.log(job, node))
-            for line in found[max(printed, len(found) - lines if printed == 0 else 0) :]:
+            printable_lines = list(service.log(job, node))
+            for line in printable_lines[max(printed, len(printable_lines) - lines if printed == 0 else 0) :]:
                 print(line)
             sys.stdout.flush()
-            printed = len(found)
+            printed = len(printable_lines)
             if not printed and not follow:
                 print(f"job {job.id} has no log yet: it is {job.status.lower()}", file=sys.stderr)
             if not follow or job.ended:
@@ -221,14 +221,14 @@ def _run(
 
 
 def _find(service: BatchService, stack: str, wanted: str) -> Job:
-    found = list(service.described([wanted])) if wanted else service.jobs()
-    if not found:
+    candidates = list(service.described([wanted])) if wanted else service.jobs()
+    if not candidates:
         where = f"no job {wanted}" if wanted else "no job yet"
         raise UserError(
             f"{where} in {service.config.queue}: `{hint('status', stack)}` lists them",
             code="batch.no-job",
         )
-    return found[-1]
+    return candidates[-1]
 
 
 def _job(

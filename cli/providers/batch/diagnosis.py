@@ -23,14 +23,14 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
-    found = [Check("credentials", functools.partial(diagnosis.credentials, design))]
+    wanted = [Check("credentials", functools.partial(diagnosis.credentials, design))]
     if design is not None:
-        found += [
+        wanted += [
             Check(QUOTAS, functools.partial(diagnosis.limits, design)),
             Check("docker", functools.partial(docker, design)),
             Check(existing.PLATFORM, functools.partial(diagnosis.platform, design)),
         ]
-    return found
+    return wanted
 
 
 def docker(design: ClusterDesign) -> Iterable[Finding]:

@@ -128,10 +128,10 @@ def follow(
         else:
             now(waits(job, service.environment(), service.queue()))
         pause(POLL_SECONDS)
-        found = list(service.described([job.id]))
-        if not found:
+        described = list(service.described([job.id]))
+        if not described:
             raise UserError(f"Batch knows no job {job.id} any more", code="batch.job-unknown")
-        (job,) = found
+        (job,) = described
     lines = list(service.log(job))
     result = result_in(lines)
     if job.status == "FAILED" or result is None:
@@ -151,10 +151,10 @@ def result_in(lines: list[str]) -> dict[str, Any] | None:
     for line in reversed(lines):
         if line.startswith(MARK):
             try:
-                found = parse(line.removeprefix(MARK))
+                parsed = parse(line.removeprefix(MARK))
             except ValueError:
                 return None
-            return found if isinstance(found, dict) else None
+            return parsed if isinstance(parsed, dict) else None
     return None
 
 
@@ -197,11 +197,14 @@ def _start(
         if present := [job for job in service.named(request["jobName"]) if job.id not in known]:
             return present[-1]
         with explained():
-            found = states.describe_execution(executionArn=run)
-        if found["status"] != "RUNNING":
-            why = " ".join(filter(None, [found.get("error"), found.get("cause")])) or "it does not say why"
+            execution = states.describe_execution(executionArn=run)
+        if execution["status"] != "RUNNING":
+            why = (
+                " ".join(filter(None, [execution.get("error"), execution.get("cause")]))
+                or "it does not say why"
+            )
             raise UserError(
-                f"no job was submitted: the state machine ended as {found['status']}: {why}",
+                f"no job was submitted: the state machine ended as {execution['status']}: {why}",
                 code="batch.not-submitted",
             )
         now("its file system is being made")

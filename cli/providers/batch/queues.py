@@ -25,8 +25,10 @@ def of_cluster(batch: Any, cluster: str) -> list[dict[str, Any]]:
     """Return a cluster's queues as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_job_queues").paginate()
-        found = [queue for page in pages for queue in page["jobQueues"]]
-    return [q for q in found if q.get("tags", {}).get(CLUSTER) == cluster and q.get("status") not in GONE]
+        all_queues = [queue for page in pages for queue in page["jobQueues"]]
+    return [
+        q for q in all_queues if q.get("tags", {}).get(CLUSTER) == cluster and q.get("status") not in GONE
+    ]
 
 
 def mark(batch: Any, cluster: str, own: Holder) -> None:

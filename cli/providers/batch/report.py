@@ -131,8 +131,8 @@ def chart(our_rows: list[Row], theirs: list[Row]) -> Chart:
         ("ours", our_rows, Style("s1", charts.MARKERS[0])),
         ("published: linear", theirs, Style("pub", charts.MARKERS[1], charts.DASHES[0], strong=False)),
     ):
-        if found := speed_ups(rows):
-            lines.append(Line(label, style, tuple(Dot(x, y, y, y) for x, y in found.items())))
+        if points := speed_ups(rows):
+            lines.append(Line(label, style, tuple(Dot(x, y, y, y) for x, y in points.items())))
     return Chart(
         name="scaling",
         title=_title(our_rows),

@@ -38,22 +38,26 @@ def keep_record(stack: str, record: dict[str, Any]) -> Path:
 
 def load_records(stack: str) -> list[dict[str, Any]]:
     """Return a stack's readable records by number of nodes, and of equal ones the oldest first."""
-    found = []
+    loaded = []
     for path in sorted(records_folder(stack).glob("[!.]*.json"), key=lambda file: file.stat().st_mtime):
         try:
             record = parse(path.read_text())
         except (OSError, ValueError):
             continue
         if isinstance(record, dict) and isinstance(record.get("nodes"), int):
-            found.append(record)
-    return sorted(found, key=lambda record: int(record["nodes"]))
+            loaded.append(record)
+    return sorted(loaded, key=lambda record: int(record["nodes"]))
 
 
 def rate(record: dict[str, Any]) -> float | None:
     """Images a second of a record; `None` where its program reported none."""
     result = record.get("result")
-    found = result.get("images_per_second") if isinstance(result, dict) else None
+    per_second = result.get("images_per_second") if isinstance(result, dict) else None
     # A job's log has said it, and may say anything.
-    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= LARGEST:
+    if (
+        isinstance(per_second, bool)
+        or not isinstance(per_second, int | float)
+        or not 0 <= per_second <= LARGEST
+    ):
         return None
-    return float(found)
+    return float(per_second)

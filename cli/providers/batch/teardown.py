@@ -114,7 +114,7 @@ def drain(
     own = Holder.of(stack, "down")
     for place in places:
         marks.refuse_if_working(client_of(place), place.cluster, own, stack.name)
-    found = [(place, queue) for place in places for queue in queues(client_of(place), place.cluster)]
+    placed = [(place, queue) for place in places for queue in queues(client_of(place), place.cluster)]
     jobs = [
         Job(
             id=str(job["jobId"]),
@@ -125,13 +125,13 @@ def drain(
             required="",
             name=str(job["jobName"]),
         )
-        for place, queue in found
+        for place, queue in placed
         for job in shutdown.unfinished_jobs(client_of(place)("batch"), queue)
     ]
     agree(jobs)
     for place in places:
         marks.mark(client_of(place)("batch"), place.cluster, own)
-    for place, queue in found:
+    for place, queue in placed:
         shutdown.end_jobs(client_of(place)("batch"), queue, say)
     for place in places:
         shutdown.wait_for_machines(client_of(place), place.cluster, say)
@@ -189,8 +189,8 @@ def _remove_queue(batch: Any, name: str, pause: Callable[[float], None]) -> None
 
 def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -> None:
     def look() -> list[dict[str, Any]]:
-        found = batch.describe_compute_environments(computeEnvironments=[name])
-        return list(found["computeEnvironments"])
+        answer = batch.describe_compute_environments(computeEnvironments=[name])
+        return list(answer["computeEnvironments"])
 
     with explained():
         shutdown.stop_machines(batch, name, pause)
@@ -200,10 +200,10 @@ def _remove_environment(batch: Any, name: str, pause: Callable[[float], None]) -
 
 def _definitions(batch: Any, cluster: str) -> list[str]:
     pages = batch.get_paginator("describe_job_definitions").paginate(status="ACTIVE")
-    found = [definition for page in pages for definition in page["jobDefinitions"]]
+    listed = [definition for page in pages for definition in page["jobDefinitions"]]
     return [
         str(definition["jobDefinitionArn"])
-        for definition in found
+        for definition in listed
         if definition.get("tags", {}).get(CLUSTER) == cluster
     ]
 
@@ -217,9 +217,9 @@ def described(batch: Any, cluster: str) -> list[dict[str, Any]]:
     """Return a cluster's environments as Batch describes them."""
     with explained():
         pages = batch.get_paginator("describe_compute_environments").paginate()
-        found = [environment for page in pages for environment in page["computeEnvironments"]]
+        listed = [environment for page in pages for environment in page["computeEnvironments"]]
     return [
         environment
-        for environment in found
+        for environment in listed
         if (environment.get("tags") or {}).get(CLUSTER) == cluster and environment.get("status") not in GONE
     ]

@@ -153,10 +153,10 @@ class CloudProvider(Provider, KeepsStorage):
         if not design.trains:
             del headings[SSH]
         checks = [check for check in self.checks(design) if check.name in headings]
-        found = {check.name: list(check.look()) for check in checks}
+        by_check = {check.name: list(check.look()) for check in checks}
         lines: list[str] = []
         for name, heading in headings.items():
-            stopping = [finding for finding in found.get(name, []) if finding.severity is Severity.STOPS]
+            stopping = [finding for finding in by_check.get(name, []) if finding.severity is Severity.STOPS]
             if name == QUOTAS:
                 stopping = [finding for finding in stopping if finding.group == QUOTAS]
             if stopping:
@@ -164,7 +164,7 @@ class CloudProvider(Provider, KeepsStorage):
                     heading,
                     *(f"  {finding.found.rstrip('.')}. {finding.cure}" for finding in stopping),
                 ]
-        for finding in found.get(QUOTAS, []):
+        for finding in by_check.get(QUOTAS, []):
             if finding.group == QUOTAS and finding.severity is Severity.WARNS:
                 say(f"quotas: {finding.found}. {finding.cure}")
         if lines:
@@ -199,13 +199,13 @@ class CloudProvider(Provider, KeepsStorage):
                     say(line)
             return decision.CheckedChanges()
         lost = heads.lost(cloud, design_up, design, stack.name, say, replace=replace)
-        found = table.compare(design_up, design, self.rules())
+        differences = table.compare(design_up, design, self.rules())
         new_head = (*table.NEW_HEAD, Kind.HEAD)
-        if heads.CONTROLLER in lost or any(change.kind in new_head for change in found):
+        if heads.CONTROLLER in lost or any(change.kind in new_head for change in differences):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]
         way = running.reach(stack, design_up, cloud, "up --replace" if replace else "up")
-        checked = decision.check_changes(found, names, way, say, replace=replace, stack=stack.name)
+        checked = decision.check_changes(differences, names, way, say, replace=replace, stack=stack.name)
         return dataclasses.replace(checked, lost=lost)
 
     def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:
@@ -237,11 +237,11 @@ class CloudProvider(Provider, KeepsStorage):
         except UserError:
             paths = {}
         try:
-            found = [
+            remaining = [
                 storage
                 for place in known_clusters.made(up, outputs)
                 for storage in self.cloud(place).kept(paths)
             ]
         except UserError as error:
             return [f"what stays on purpose could not be listed: {error}"]
-        return kept_report(found, up.stack.file.name, paths)
+        return kept_report(remaining, up.stack.file.name, paths)

@@ -41,8 +41,8 @@ def installed(*programs: tuple[str, str, str]) -> Iterable[Finding]:
     """
     for program, what, page in programs:
         if shutil.which(program) is None:
-            found = f"{program}, {what}, is not on PATH"
-            yield stops(f"ssh.{program}", found, f"Install it: {page}; or use access.mode: ssh.")
+            problem = f"{program}, {what}, is not on PATH"
+            yield stops(f"ssh.{program}", problem, f"Install it: {page}; or use access.mode: ssh.")
         else:
             yield fine(f"ssh.{program}", f"{program} is on PATH")
 
@@ -51,8 +51,10 @@ def login_key() -> Finding:
     """Whether `ssh` has a key to offer where the machine's key was chosen before: access.mode `ssh`."""
     if own_keys.any_key(locations.home() / ".ssh"):
         return fine("ssh.key", "there is an SSH key to log in with")
-    found = "the SSH agent has no key, and there is none in ~/.ssh under a usual name"
-    return stops("ssh.key", found, "Add the key that the login machine accepts to the agent: `ssh-add FILE`.")
+    problem = "the SSH agent has no key, and there is none in ~/.ssh under a usual name"
+    return stops(
+        "ssh.key", problem, "Add the key that the login machine accepts to the agent: `ssh-add FILE`."
+    )
 
 
 def own_key() -> Finding:

@@ -84,15 +84,15 @@ def bucket(cloud: Cloud) -> str | None:
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
-    found = sorted(cloud.machines(host=CONTROLLER), key=lambda machine: machine.launched, reverse=True)
-    for machine in found:
+    newest_first = sorted(cloud.machines(host=CONTROLLER), key=lambda machine: machine.launched, reverse=True)
+    for machine in newest_first:
         if machine.state in ALIVE and machine.bucket is not None:
             return machine.bucket
     try:
         return cloud.bucket()
     except UserError:
         # Who may not list buckets may read the one that a machine names that has ended a while ago.
-        return next((machine.bucket for machine in found if machine.bucket is not None), None)
+        return next((machine.bucket for machine in newest_first if machine.bucket is not None), None)
 
 
 def look(cloud: Cloud, host: str) -> Seen:
@@ -101,14 +101,14 @@ def look(cloud: Cloud, host: str) -> Seen:
     Raises:
         UserError: The cloud refuses, or does not answer.
     """
-    found = sorted(cloud.machines(host=host), key=lambda machine: machine.launched)
-    for machine in found:
+    oldest_first = sorted(cloud.machines(host=host), key=lambda machine: machine.launched)
+    for machine in oldest_first:
         if machine.state in ALIVE:
             return Seen(host, _STATES[machine.state], machine)
-    for machine in found:
+    for machine in oldest_first:
         if machine.state in ENDING:
             return Seen(host, State.ENDING, machine)
-    return Seen(host, State.GONE, found[-1] if found else None)
+    return Seen(host, State.GONE, oldest_first[-1] if oldest_first else None)
 
 
 def settled(cloud: Cloud, host: str, say: Say, stack: str, sleep: Sleep = time.sleep) -> Seen:
@@ -161,11 +161,13 @@ def lost(
         UserError: The queue went with the controller, and `replace` is not set (exit 3); or as for `settled`.
     """
     present = {host.name for host in up.hosts}
-    found = [settled(cloud, host.name, say, stack, sleep) for host in wanted.hosts if host.name in present]
-    for seen in found:
+    seen_hosts = [
+        settled(cloud, host.name, say, stack, sleep) for host in wanted.hosts if host.name in present
+    ]
+    for seen in seen_hosts:
         if (failure := _failure(cloud, seen, stack)) is not None:
             say(failure)
-    gone = [seen for seen in found if seen.state is State.GONE]
+    gone = [seen for seen in seen_hosts if seen.state is State.GONE]
     for seen in gone:
         # One that never came up has nothing to lose, and no successor to announce.
         if not _has_booted(cloud, seen.host):
@@ -204,8 +206,8 @@ def gone(
     Raises:
         UserError: As for `settled`.
     """
-    found = [settled(cloud, host, say, stack, sleep) for host in hosts]
-    missing = [seen for seen in found if seen.state is State.GONE]
+    seen_hosts = [settled(cloud, host, say, stack, sleep) for host in hosts]
+    missing = [seen for seen in seen_hosts if seen.state is State.GONE]
     for seen in missing:
         say(f"{_end(cloud, seen)}: the engine forgets what ended with it, and deletes the rest")
     return tuple(seen.host for seen in missing)
@@ -276,8 +278,8 @@ def _failure(cloud: Cloud, seen: Seen, stack: str) -> str | None:
 
 def _has_booted(cloud: Cloud, host: str) -> bool:
     """Whether a machine of a host has ever come so far that it has reported its boot."""
-    found = bucket(cloud)
-    return found is not None and ssh_access.boot_report(cloud, found, host) is not None
+    named = bucket(cloud)
+    return named is not None and ssh_access.boot_report(cloud, named, host) is not None
 
 
 def _end(cloud: Cloud, seen: Seen) -> str:
@@ -318,8 +320,8 @@ def check_release(cloud: Cloud, up: ClusterDesign, wanted: ClusterDesign, stack:
     """
     if up.state() is None or (image := own_image(wanted)) is None or cloud.keeps_root_disk(CONTROLLER):
         return
-    found = bucket(cloud)
-    report = None if found is None else ssh_access.boot_report(cloud, found, CONTROLLER)
+    named = bucket(cloud)
+    report = None if named is None else ssh_access.boot_report(cloud, named, CONTROLLER)
     before = slurm_releases.release_in(str(report["facts"].get("slurm", ""))) if report is not None else None
     now = cloud.image_slurm(image)
     if before is None:
@@ -361,6 +363,6 @@ def start_stopped(
     names = ", ".join(machine.name for machine in stopped)
     say(f"{names} was stopped: it is started again, with its queue")
     cloud.start(stopped)
-    found = bucket(cloud)
-    if found is not None and cloud.read(found, "current.json") is not None:
-        boots.Waiter(WaitRequest.of(design, found), cloud, say, sleep=sleep).facts()
+    named = bucket(cloud)
+    if named is not None and cloud.read(named, "current.json") is not None:
+        boots.Waiter(WaitRequest.of(design, named), cloud, say, sleep=sleep).facts()

@@ -59,9 +59,9 @@ def made(up: StackUp, outputs: Outputs) -> list[ClusterRef]:
     # A cluster was made as the settings of then say, and the engine ends it as those of now say.
     others = [p for p in noted if not provider_settings.same_account(p.provider_settings, named)]
     noted = [*(dataclasses.replace(place, provider_settings=named) for place in noted), *others]
-    found = dict.fromkeys([*([known] if known else []), *noted])
-    if found:
-        return list(found)
+    places = dict.fromkeys([*([known] if known else []), *noted])
+    if places:
+        return list(places)
     try:
         return [ClusterRef.of(up.design)]
     except UserError as error:

@@ -49,7 +49,7 @@ def clusters(
     by_cluster: dict[str, list[TaggedMachine]] = {name: [] for name in others}
     for machine in machines:
         by_cluster.setdefault(machine.cluster, []).append(machine)
-    return [_listed(provider, region, place, name, found) for name, found in sorted(by_cluster.items())]
+    return [_listed(provider, region, place, name, parts) for name, parts in sorted(by_cluster.items())]
 
 
 def _listed(provider: str, region: str, place: str, name: str, found: list[TaggedMachine]) -> Listed:

@@ -70,13 +70,13 @@ def _short(quota: Quota) -> Finding | None:
     if wanted.most <= free:
         return None
     code = f" ({quota.code})" if quota.code else ""
-    found = f"{quota.name}: {quota.limit:g}{code}, {quota.used:g} of them used"
+    problem = f"{quota.name}: {quota.limit:g}{code}, {quota.used:g} of them used"
     more = quota.increase(wanted.most + round(quota.used))
     if wanted.always > free:
-        found = f"{found}; the cluster has {wanted.always} all the time"
-        return stops(QUOTAS, found, f"Ask for more: {more}; or make the cluster smaller.")
+        problem = f"{problem}; the cluster has {wanted.always} all the time"
+        return stops(QUOTAS, problem, f"Ask for more: {more}; or make the cluster smaller.")
     return warns(
         QUOTAS,
-        f"{found}; every node up needs {wanted.most}",
+        f"{problem}; every node up needs {wanted.most}",
         f"Until you have more, jobs beyond it wait: {more}.",
     )

@@ -24,15 +24,15 @@ def checks(design: ClusterDesign | None) -> list[Check]:
     Args:
         design: `None` if the stack file has mistakes; then the checks that depend on it are left out.
     """
-    found = [Check("credentials", functools.partial(credentials, design))]
+    wanted = [Check("credentials", functools.partial(credentials, design))]
     if design is not None:
-        found += [
+        wanted += [
             Check("project", functools.partial(project, design)),
             Check(QUOTAS, functools.partial(limits, design)),
             Check("storage", functools.partial(storage, design)),
             Check("ssh", functools.partial(ssh_programs, design.access)),
         ]
-    return found
+    return wanted
 
 
 def credentials(design: ClusterDesign | None) -> Iterable[Finding]:
@@ -45,9 +45,9 @@ def credentials(design: ClusterDesign | None) -> Iterable[Finding]:
 def project(design: ClusterDesign) -> Iterable[Finding]:
     """Whether the stack file names a project."""
     if not design.project:
-        found = "the stack file names no project"
+        problem = "the stack file names no project"
         cure = "Write gcp:project into it: `gcloud projects list` shows yours."
-        yield stops("project", found, cure)
+        yield stops("project", problem, cure)
     else:
         yield fine("project", f"the cluster is in project {design.project}; not looked up")
 

@@ -35,8 +35,8 @@ def storage_findings(account: Account, design: ClusterDesign) -> Iterator[Findin
                 yield _bucket(account, f"storage.{mount.name}.bucket", mount.bucket()[0], use)
             else:
                 yield fine(STORAGE, f"{_key(mount)}: {mount.existing} is not checked here: machines mount it")
-        elif mount.keep and (found := _kept_before(account, design, mount)):
-            yield found
+        elif mount.keep and (finding := _kept_before(account, design, mount)):
+            yield finding
         elif mount.restore is not None:
             yield from _snapshot(account, design, mount)
     if design.backup is not None:
@@ -71,8 +71,10 @@ def _disk(account: Account, design: ClusterDesign, mount: Mount) -> Finding:
     name, where = str(mount.existing), _key(mount)
     disk = _get(account, "compute", f"{COMPUTE}/zones/{design.zone}/disks/{name}")
     if disk is None:
-        found = f"{where}: there is no disk {name} in {design.zone} of {account.project}"
-        return stops(STORAGE, found, "A disk can be used in its own zone only: correct the name or gcp:zone.")
+        problem = f"{where}: there is no disk {name} in {design.zone} of {account.project}"
+        return stops(
+            STORAGE, problem, "A disk can be used in its own zone only: correct the name or gcp:zone."
+        )
     controller = instance_of(design.name, "controller")
     if others := [user for user in map(short, disk.get("users", [])) if user != controller]:
         cure = "A disk has one machine: detach it there first, or make a snapshot."
@@ -92,11 +94,11 @@ def _kept_before(account: Account, design: ClusterDesign, mount: Mount) -> Findi
     # While a cluster is up it has a bucket, and this is its own.
     if resource is None or KEPT not in resource.get("labels", {}) or bucket(account, design.name) is not None:
         return None
-    found = (
+    problem = (
         f"{_key(mount, 'keep')}: the {kind} {name} is there already, from an earlier cluster {design.name}"
     )
     whole = f"projects/{account.project}/{path}" if mount.deployment in REGIONAL else name
-    return stops(STORAGE, found, f"Write existing: {whole} to have its files again, or delete it.")
+    return stops(STORAGE, problem, f"Write existing: {whole} to have its files again, or delete it.")
 
 
 def _filestore_instance(design: ClusterDesign, mount: Mount, name: str) -> str:
@@ -109,13 +111,13 @@ def _filestore(account: Account, design: ClusterDesign, mount: Mount) -> Finding
     path = name if "/" in name else f"{COMPUTE}/locations/{design.zone}/instances/{name}"
     instance = _get(account, "file", path)
     if instance is None:
-        found = f"{where}: there is no Filestore instance {path.format(project=account.project)}"
+        problem = f"{where}: there is no Filestore instance {path.format(project=account.project)}"
         cure = "`gcloud filestore instances list` shows yours; one of a region needs its whole path."
-        return stops(STORAGE, found, cure)
+        return stops(STORAGE, problem, cure)
     networks = [short(str(network.get("network", ""))) for network in instance.get("networks", [])]
     if design.network.vpc not in networks:
-        found = f"{where}: {name} is in the network {', '.join(networks)}, not in {design.network.vpc}"
-        return stops(STORAGE, found, "Write its network as network.gcp: it is mounted from there only.")
+        problem = f"{where}: {name} is in the network {', '.join(networks)}, not in {design.network.vpc}"
+        return stops(STORAGE, problem, "Write its network as network.gcp: it is mounted from there only.")
     if instance.get("state") != "READY":
         return stops(STORAGE, f"{where}: {name} is {instance.get('state')}", "Wait until it is READY.")
     share = instance["fileShares"][0]
@@ -159,14 +161,14 @@ def _snapshot(account: Account, design: ClusterDesign, mount: Mount) -> Iterator
         return
     snapshot = _get(account, "compute", f"{COMPUTE}/global/snapshots/{name}")
     if snapshot is None:
-        found = f"{where}: there is no snapshot {name} in {account.project}"
-        yield stops(STORAGE, found, "`gcloud compute snapshots list` shows yours.")
+        problem = f"{where}: there is no snapshot {name} in {account.project}"
+        yield stops(STORAGE, problem, "`gcloud compute snapshots list` shows yours.")
         return
     size = int(snapshot.get("diskSizeGb", 0))
     if snapshot.get("status") != "READY":
         yield stops(STORAGE, f"{where}: {name} is {snapshot.get('status')}", "Wait until it is READY.")
     elif size > (mount.size_gib or 0):
-        found = f"{where}: {name} has {size} GiB, and {mount.path} {mount.size_gib} GiB"
-        yield stops(STORAGE, found, f"Write size_gib: {size}, or more.")
+        problem = f"{where}: {name} has {size} GiB, and {mount.path} {mount.size_gib} GiB"
+        yield stops(STORAGE, problem, f"Write size_gib: {size}, or more.")
     else:
         yield fine(STORAGE, f"{where}: {mount.path} begins with the files of {name} ({size} GiB)")

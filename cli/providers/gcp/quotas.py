@@ -38,8 +38,8 @@ def gpu(partition: Partition) -> str | None:
     """Google's name of a partition's GPUs; `None` if it has none or of an unknown kind."""
     if partition.accelerator is None:
         return None
-    found = catalog().attachable_to(partition.instance_type, partition.accelerator.type)
-    return found.name if found is not None else BUILT_IN.get(partition.accelerator.type)
+    attachable = catalog().attachable_to(partition.instance_type, partition.accelerator.type)
+    return attachable.name if attachable is not None else BUILT_IN.get(partition.accelerator.type)
 
 
 def of_machine(kind: str, vcpus: int, disk_gib: int, devices: str = "", count: int = 0) -> Counter[str]:
@@ -84,13 +84,13 @@ def _served(design: ClusterDesign) -> int:
 
 def wanted_quotas(design: ClusterDesign) -> dict[str, Wanted]:
     """Return what the cluster uses of each quota of its region and of its project."""
-    found: dict[str, Wanted] = {DISKS: Wanted(_served(design), _served(design))}
+    by_metric: dict[str, Wanted] = {DISKS: Wanted(_served(design), _served(design))}
     machines = [(of_host(host), 1, 1) for host in design.hosts]
     machines += [(of_node(partition), partition.min, partition.max) for partition in design.partitions]
     for uses, always, most in machines:
         for metric, count in uses.items():
-            found[metric] = found.get(metric, Wanted()) + Wanted(count * always, count * most)
-    return {metric: count for metric, count in found.items() if count.most}
+            by_metric[metric] = by_metric.get(metric, Wanted()) + Wanted(count * always, count * most)
+    return {metric: count for metric, count in by_metric.items() if count.most}
 
 
 def quota_findings(account: Account, design: ClusterDesign) -> Iterator[Finding]:
@@ -133,8 +133,8 @@ def _own(account: Account, design: ClusterDesign) -> Counter[str]:
     """Return what the cluster uses already, if it is up: Google counts that as used, too."""
     used: Counter[str] = Counter()
     hosts = {host.name: host for host in design.hosts}
-    for found in machines.listed(account, design.name):
-        name = machines.machine(found, design.name).name
+    for described in machines.listed(account, design.name):
+        name = machines.machine(described, design.name).name
         if name in hosts:
             used += of_host(hosts[name])
             used[DISKS] += _served(design) if hosts[name].role == "controller" else 0
@@ -152,8 +152,8 @@ def _gpus(account: Account, design: ClusterDesign, partition: Partition) -> Iter
         except GoogleError as error:
             if error.status != 404:
                 raise
-            found = f"partition {partition.name}: zone {zone} has no {name}"
+            problem = f"partition {partition.name}: zone {zone} has no {name}"
             line = f"gcloud compute accelerator-types list --filter=name={name}"
-            yield stops("gpus", found, f"Take a zone that has some: `{line}` lists them.")
+            yield stops("gpus", problem, f"Take a zone that has some: `{line}` lists them.")
         else:
             yield fine("gpus", f"zone {zone} has {name}")

@@ -36,7 +36,7 @@ def ask(account: Account, zone: str, names: Iterable[str]) -> Described:
 
 def read(name: str, resource: Mapping[str, Any]) -> dict[str, Any]:
     """Return a type's facts from Compute Engine's resource `MachineType`."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "provider": "gcp",
         "vcpus": resource["guestCpus"],
         "memory_mib": resource["memoryMb"],
@@ -51,8 +51,8 @@ def read(name: str, resource: Mapping[str, Any]) -> dict[str, Any]:
             .removeprefix("tesla-")
             .replace("-", "_")
         )
-        found["accelerator"] = {"type": kind, "count": accelerator["guestAcceleratorCount"]}
-    return found
+        fields["accelerator"] = {"type": kind, "count": accelerator["guestAcceleratorCount"]}
+    return fields
 
 
 def _refused(name: str, resource: Mapping[str, Any]) -> str | None:

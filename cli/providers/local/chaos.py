@@ -185,8 +185,8 @@ def _mistake(key: str, value: Any, known: list[str]) -> Mistake | None:
     try:
         LocalConfig.model_validate({"capacity": {pool: value}} if pool else {key: value})
     except ValidationError as error:
-        found = from_pydantic(error.errors(include_url=False)[0], (), LocalConfig)[0]
-        return replace(found, path=key)
+        mistake = from_pydantic(error.errors(include_url=False)[0], (), LocalConfig)[0]
+        return replace(mistake, path=key)
     return None
 
 

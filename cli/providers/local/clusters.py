@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 def leftovers(run: RunDirectory) -> list[str]:
     """Return one line for each thing; empty if nothing of the cluster is left."""
-    found = [f"process {pid}: {_command_line(pid)}" for pid in run.pids()]
-    found += containers.leftovers(run.path)
+    remains = [f"process {pid}: {_command_line(pid)}" for pid in run.pids()]
+    remains += containers.leftovers(run.path)
     if run.path.exists():
-        found.append(f"folder {run.path}{_foreign(run.path)}")
-    return found
+        remains.append(f"folder {run.path}{_foreign(run.path)}")
+    return remains
 
 
 def _foreign(folder: Path) -> str:
@@ -127,12 +127,12 @@ def _alone(cluster: Cluster) -> Iterator[None]:
 def other_owners(stack: Stack) -> str:
     """Return the words for other users who have this stack up, for example after `sudo ./cluster up`."""
     runs, name = locations.run_root(), locations.cluster_id(stack)
-    found: list[str] = []
+    names: list[str] = []
     for path in runs.parent.glob(f"{locations.APPLICATION}-*/{name}"):
         with contextlib.suppress(FileNotFoundError):  # the cluster is being destroyed just now
             if path.parent != runs and path.is_dir():
-                found.append(os_errors.user_name(path.parent.stat().st_uid))
-    users = ", ".join(found)
+                names.append(os_errors.user_name(path.parent.stat().st_uid))
+    users = ", ".join(names)
     return f" ({users} has it up from this checkout; clusters belong to one user)" if users else ""
 
 

@@ -35,14 +35,14 @@ def neighbours(stack: Stack, seen: Sequence[Use] | None = None) -> list[str]:
     Args:
         seen: Who uses the cores; `None` means to look.
     """
-    found: dict[tuple[int, str, str], set[int]] = {}
+    cores_of: dict[tuple[int, str, str], set[int]] = {}
     for use in uses() if seen is None else seen:
         if not _own(stack, use):
-            found.setdefault((use.owner, use.run, use.cluster), set()).add(use.core)
-    mine = {record.id[:RUN_CHARACTERS]: record for record in clusters.recorded()} if found else {}
+            cores_of.setdefault((use.owner, use.run, use.cluster), set()).add(use.core)
+    mine = {record.id[:RUN_CHARACTERS]: record for record in clusters.recorded()} if cores_of else {}
     return [
         f"cluster {cluster} of {_whose(owner)}{_from(mine.get(run), owner)} has nodes on {_cores(cores)}"
-        for (owner, run, cluster), cores in sorted(found.items())
+        for (owner, run, cluster), cores in sorted(cores_of.items())
     ]
 
 
@@ -75,8 +75,8 @@ def _cores(cores: Iterable[int]) -> str:
 
 def problems() -> list[str]:
     """Return all problems; the list is empty if a cluster can come up."""
-    found = [check() for check in (unnamed_user, run_folder, checkout_folder, state_folder, cache_folder)]
-    return [text for text in found if text]
+    texts = [check() for check in (unnamed_user, run_folder, checkout_folder, state_folder, cache_folder)]
+    return [text for text in texts if text]
 
 
 def check() -> None:
@@ -85,8 +85,8 @@ def check() -> None:
     Raises:
         UserError: Exit 3; the message has all problems.
     """
-    if found := problems():
-        raise UserError("\n".join(found), EXIT_REFUSED, code="host.not-ready")
+    if texts := problems():
+        raise UserError("\n".join(texts), EXIT_REFUSED, code="host.not-ready")
 
 
 def unnamed_user() -> str | None:

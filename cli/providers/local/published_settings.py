@@ -35,8 +35,8 @@ def settings(up: StackUp) -> Settings | None:
             return None
         design = dataclasses.replace(design, isolation=PROCESS)
         return Settings(design, _site(run, run.disk("controller")))
-    if (found := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
-        return found
+    if (own := _read(run.path / "code" / "settings.json") or _published(run)) is not None:
+        return own
     design = _design(up)
     return None if design is None else Settings(design, _site(run, run.path))
 

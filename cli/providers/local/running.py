@@ -49,13 +49,13 @@ def published(run: RunDirectory) -> ClusterDesign | None:
 
 def _differences(run: RunDirectory, running: ClusterDesign, design: ClusterDesign) -> list[table.Change]:
     """Return a running cluster's differences to the stack file, and its code's to this checkout's."""
-    found = table.compare(running, design, RULES)
+    differences = table.compare(running, design, RULES)
     was = _published_code(run)
     will = bundle.digest(bundle.node_archive(design))
     if was is not None and was != will:
         note = "daemons restart, jobs go on"
-        found.append(table.Change("code", "", Kind.LIVE, was[:SHORT], will[:SHORT], note))
-    return found
+        differences.append(table.Change("code", "", Kind.LIVE, was[:SHORT], will[:SHORT], note))
+    return differences
 
 
 def _published_code(run: RunDirectory) -> str | None:
@@ -103,15 +103,15 @@ def check_changes(
         return CheckedChanges()
     if design_up is None:
         return CheckedChanges()
-    found = _differences(run, design_up, design)
-    anew = any(change.kind in table.ALWAYS for change in found)
+    differences = _differences(run, design_up, design)
+    anew = any(change.kind in table.ALWAYS for change in differences)
     reach = control(run, stack, "up --replace" if replace else "up")
     if anew and replace:
-        for line in [*(change.line() for change in found), *table.losses(found)]:
+        for line in [*(change.line() for change in differences), *table.losses(differences)]:
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in design_up.partitions]
-    checked = decision.check_changes(found, names, reach, say, replace=replace, stack=stack.name)
+    checked = decision.check_changes(differences, names, reach, say, replace=replace, stack=stack.name)
     return dataclasses.replace(checked, recreate=anew)
 
 
@@ -125,15 +125,15 @@ def changes(
         return None
     if design_up is None:
         return None
-    found = _differences(run, design_up, design)
-    if not found:
-        return found, []
+    differences = _differences(run, design_up, design)
+    if not differences:
+        return differences, []
     try:
-        return found, control(run, stack, "plan").jobs()
+        return differences, control(run, stack, "plan").jobs()
     except NotUpError:  # nobody could log in yet, so there are no jobs
-        return found, []
+        return differences, []
     except UserError:
-        return found, None
+        return differences, None
 
 
 def drain(

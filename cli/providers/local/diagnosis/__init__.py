@@ -36,7 +36,7 @@ def checks(
     # What the built-in training needs is known, what a program of the user's needs is not.
     known = None if training is None or training.own else training
     boots = design is not None and design.isolation == CONTAINER
-    found = [
+    of_machines = [
         Check("system", of(software.system, machine)),
         # Container machines have Slurm in their image.
         *([] if boots else [Check("packages", of(software.installed, machine))]),
@@ -45,15 +45,15 @@ def checks(
         Check("training", of(cluster_folders.training_environment, stack.project, training)),
     ]
     if design is not None:
-        found.append(Check("memory", of(of_host.memory, machine, design, known)))
+        of_machines.append(Check("memory", of(of_host.memory, machine, design, known)))
         if boots:
-            found.append(Check("machines", of(cluster_folders.containers, design)))
+            of_machines.append(Check("machines", of(cluster_folders.containers, design)))
         else:  # container machines have their own ports
-            found.append(Check("ports", of(of_host.free_ports, run, design)))
+            of_machines.append(Check("ports", of(of_host.free_ports, run, design)))
             if design.slurm.accounting:
-                found.append(Check("accounting", of(software.accounting, machine)))
+                of_machines.append(Check("accounting", of(software.accounting, machine)))
     return [
-        *found,
+        *of_machines,
         Check("network", of(of_host.answers, boots=boots)),
         Check("cluster", of(cluster.present, stack, design)),
     ]

@@ -75,7 +75,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
     """Check a cluster that is up, or was up."""
     look = f"`./cluster logs --stack {stack}` shows its last messages."
     try:
-        found = run.call("list", ANSWER_SECONDS, tags={})["machines"]
+        listed = run.call("list", ANSWER_SECONDS, tags={})["machines"]
     except (rpc.RpcUnavailableError, rpc.RpcError):
         yield warns(
             "cluster.agent",
@@ -83,7 +83,7 @@ def _condition(run: RunDirectory, up: str, stack: str) -> Iterable[Finding]:
             f"{up} starts it again. {look}",
         )
         return
-    machines = [machine for machine in found if machine["state"] in ("pending", "running")]
+    machines = [machine for machine in listed if machine["state"] in ("pending", "running")]
     head = [machine for machine in machines if machine["tags"]["role"] == "controller"]
     if not head:
         text = f"half up: its local cloud runs in {run.path}, its controller does not"
