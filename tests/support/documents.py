@@ -18,6 +18,7 @@ NEEDS = {
     "pulumi": "the Pulumi CLI",
     "tests": "it is how these tests are run",
     "slurmrestd": "a package that no cluster needs",
+    "peers": "other projects' programs, and half an hour",
     "root": "it changes this machine",
 }
 _FENCE = re.compile(
