@@ -17,6 +17,7 @@ from node.elastic.drivers.gce import errors as gce_errors
 from node.elastic.drivers.gce.client import refusals
 from node.elastic.failures import ErrorClass as Kind
 from tests.support import texts
+from tests.support.naps import noted_naps
 
 CODES = {
     Kind.CAPACITY: [
@@ -135,7 +136,7 @@ def test_a_token_that_does_not_come_is_no_missing_right(
     monkeypatch: pytest.MonkeyPatch, status: int | None, kind: Kind
 ) -> None:
     """What google-auth itself raises for a metadata server that is slow, and for one that refuses."""
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    noted_naps(monkeypatch)
     with pytest.raises(RefreshError) as raised:
         Credentials().refresh(Metadata(status))  # type: ignore[no-untyped-call]
     assert gce_errors.failure_of(raised.value).kind is kind

@@ -19,6 +19,7 @@ from node.slurm.control import SlurmError
 from node.slurm.resume_request import ResumeJob, ResumeRequest
 from tests.support.checkout import until
 from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, settings
+from tests.support.naps import noted_naps
 
 ZONED = replace(DEBUG, zones=("a", "b", "c"))
 NODES = ("debug-0", "debug-1", "debug-2")
@@ -108,8 +109,7 @@ def test_a_busy_cloud_is_asked_again_only_where_it_gave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: ErrorClass
 ) -> None:
     """The same call again would ask for existing machines. Slurm asks again for the missing ones."""
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    pauses = noted_naps(monkeypatch)
     driver = FakeDriver()
     elastic, control = made(tmp_path, driver, fast_design())
     driver.answers = [(Failure(NODES, busy, "Code", "busy"),), (Failure(NODES[2:], busy, "Code", "busy"),)]

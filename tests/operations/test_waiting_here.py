@@ -7,6 +7,7 @@ import time
 import pytest
 
 from operations.waiting import attempts, wait_until
+from tests.support.naps import noted_naps
 
 
 class Clock:
@@ -49,6 +50,6 @@ def test_a_condition_that_stays_false_is_returned(clock: Clock) -> None:
 
 
 def test_without_another_way_it_is_time_that_sleeps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", clock.sleep)
+    noted_naps(monkeypatch, clock.sleep)
     assert wait_until(lambda: clock.now > 101, 60, 1)
     assert clock.pauses == [1, 1]
