@@ -147,6 +147,8 @@ def test_the_time_of_a_whole_program_is_not_called_training() -> None:
     assert heads(dataclasses.replace(line, whole=True))[2:4] == ["run", "s"]
     assert heads(line)[-1] == "speed-up"
     assert heads(line, dataclasses.replace(line, cores="2, shared"))[-1] == "cores"
+    assert "allows" not in heads(dataclasses.replace(line, nodes=1, allowed=1.0)), "one node tells nothing"
+    assert heads(dataclasses.replace(line, allowed=1.63))[-2:] == ["machine", "allows"]
     done = row(1, "done", detail="done: 3 s")
     assert "train s" in drawn([done])[1]
     assert "run s" in drawn([dataclasses.replace(done, whole=True)])[1]

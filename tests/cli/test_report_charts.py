@@ -63,6 +63,13 @@ def test_the_line_to_beat_follows_from_the_times_of_step_and_exchange() -> None:
         assert names(plots(runs(record(1, 64), other))["x-speed-up"])[-1] != "predicted"
 
 
+def test_local_nodes_have_the_line_of_what_their_machine_allows() -> None:
+    here = (local(1, 64, step_seconds=0.017), local(2, 40, step_seconds=0.0209))
+    line = plots(runs(*here))["x-speed-up"].lines[-1]
+    assert (line.label, line.style.strong) == ("machine allows", False)
+    assert [(dot.x, dot.y) for dot in line.dots] == [(1, 1.0), (2, pytest.approx(1.627, abs=1e-3))]
+
+
 @pytest.mark.parametrize("gpu", [False, True])
 def test_synthetic_accuracy_never_stands_beside_the_published_one(gpu: bool) -> None:
     own = GPU if gpu else {}

@@ -210,6 +210,23 @@ def test_nothing_is_predicted_of_nodes_that_share_one_memory() -> None:
     assert [any("predicted" in text for text in texts) for texts in here_and_there] == [False, True]
 
 
+def test_what_one_machine_allows_follows_from_steps_alone_and_beside_others() -> None:
+    """The steps of docs/benchmark.md: 17.0 ms alone, 20.9 ms on each of two nodes."""
+    alone, beside = local(1, step_seconds=0.017), local(2, step_seconds=0.0209)
+    one = only(alone, beside, local(4, step_seconds=None))
+    assert [one.allowed(point) for point in one.points] == [1.0, pytest.approx(1.627, abs=1e-3), None]
+    others = (
+        only(record(1, step_seconds=0.017), record(2, step_seconds=0.0209)),  # machines of their own
+        only(beside),
+        only(local(1, step_seconds=None), beside),
+        only(*(local(n, cores=1, cores_shared=True) for n in (1, 2))),
+        only(*(local(n, cores_others=0.5) for n in (1, 2))),
+    )
+    assert [other.allowed(other.points[-1]) for other in others] == [None] * len(others)
+    noted = ["machine allows" in " ".join(page.notes(page.Shown([], [item], []))) for item in (one, *others)]
+    assert noted == [True, *[False] * len(others)]
+
+
 def test_the_fastest_figures_say_that_they_are_medians() -> None:
     one, several = (runs(record(2, 64.0)), runs(record(2, 64.0), record(2, 80.0), record(2, 48.0)))
     notes = [

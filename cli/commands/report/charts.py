@@ -174,7 +174,7 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
             "Over one node of the same series.",
             "nodes",
             "times",
-            (*_lines(found, Series.speed_up), *_predicted(found)),
+            (*_lines(found, Series.speed_up), *_to_beat(found)),
             ideal="rising",
         ),
         Chart(
@@ -199,19 +199,20 @@ def over_nodes(group: str, found: Sequence[Entry]) -> list[Chart]:
     return [chart for chart in plots if chart.lines]
 
 
-def _predicted(found: Sequence[Entry]) -> tuple[Line, ...]:
-    """Return the line to beat: the speed-up that our first series' own times of step and exchange allow."""
+def _to_beat(found: Sequence[Entry]) -> tuple[Line, ...]:
+    """Return the line to beat: the speed-up that our first series' own times of step and exchange allow.
+
+    Of nodes on one machine it is what that machine allows.
+    """
     for entry in found:
-        if not entry.ours:
-            continue
-        dots = []
-        for nodes in PREDICTED_NODES:
-            value = entry.series.predicted(nodes)
-            if value is not None:
-                dots.append(Dot(nodes, value, value, value))
-        if dots:
-            style = Style(entry.style.colour, "x", DASHES[1], strong=False)
-            return (Line("predicted", style, tuple(dots)),)
+        series = entry.series
+        ways = (
+            ("predicted", [(nodes, series.predicted(nodes)) for nodes in PREDICTED_NODES]),
+            ("machine allows", [(point.nodes, series.allowed(point)) for point in series.points]),
+        )
+        for name, values in ways if entry.ours else ():
+            if dots := tuple(Dot(nodes, value, value, value) for nodes, value in values if value is not None):
+                return (Line(name, Style(entry.style.colour, "x", DASHES[1], strong=False), dots),)
     return ()
 
 

@@ -369,6 +369,15 @@ NOTES: tuple[tuple[Callable[[Shown], bool], str], ...] = (
         " if an exchange takes its share of a ring: a point below it lost time elsewhere.",
     ),
     (
+        lambda shown: any(
+            point.nodes > 1 and item.allowed(point) is not None
+            for item in shown.series
+            for point in item.points
+        ),
+        "The line “machine allows” is what local nodes would reach if no exchange took any time: a step takes"
+        " longer the more of them share one memory. A point below it is what the training lost.",
+    ),
+    (
         lambda shown: shown.any(lambda run: run.epochs != PUBLISHED_EPOCHS),
         "Times are for one epoch, because runs differ in their number of epochs. A run’s first epoch is "
         "slower, so runs of few epochs look slower than they would over eight.",

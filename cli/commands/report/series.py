@@ -160,6 +160,23 @@ class Series:
             return None
         return Spread(up.median / point.nodes, up.low / point.nodes, up.high / point.nodes, up.count)
 
+    def allowed(self, point: Point) -> float | None:
+        """Return the speed-up that local nodes' one machine allows: theirs, if no exchange took any time.
+
+        They share its memory, so a step takes longer the more of them compute. What is missing from here to
+        the number of nodes is the machine's; what is missing from the speed-up to here is the training's.
+        `None` means that its nodes are machines of their own, had unlike parts of cores, or that the runs on
+        one node or on these do not tell how long workers compute.
+        """
+        if self.uneven or not self.any_run.local:
+            return None
+        base = self.point(1)
+        alone = base.of("step_seconds") if base else None
+        beside = point.of("step_seconds")
+        if alone is None or beside is None or not beside.median:
+            return None
+        return point.nodes * alone.median / beside.median
+
     def predicted(self, nodes: int) -> float | None:
         """Return the speed-up over one node that the runs of several nodes let expect.
 

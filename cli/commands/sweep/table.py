@@ -225,6 +225,7 @@ class Line:
         seconds: Seconds of training.
         speed_up: Speed-up over one node. `None` means that no run was on one node, or that its cores were not
             alike.
+        allowed: The speed-up that the one machine of local nodes allows.
         whole: Whether `seconds` are of a whole program.
         cores: Which cores the runs had, if they were local.
     """
@@ -235,6 +236,7 @@ class Line:
     images_per_second: float | None
     accuracy: float | None
     speed_up: float | None
+    allowed: float | None = None
     whole: bool = False
     cores: str = ""
 
@@ -247,6 +249,9 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
     time = _time(any(line.whole for line in lines))
     for name in ("nodes", "runs", time, "images/s", "accuracy", "speed-up"):
         table.add_column(name, justify="right", header_style="dim")
+    # On one node it is 1 and tells nothing.
+    if show_allowed := any(line.allowed is not None and line.nodes > 1 for line in lines):
+        table.add_column("machine allows", justify="right", header_style="dim")
     if show_cores := any(line.cores for line in lines):
         table.add_column("cores", header_style="dim")
     for line in lines:
@@ -257,6 +262,7 @@ def show_summary(title: str, lines: Sequence[Line], console: RichConsole) -> Non
             _or_dash(line.images_per_second, "{:.0f}"),
             _or_dash(line.accuracy, "{:.4f}"),
             _or_dash(line.speed_up, "{:.2f}"),
+            *([_or_dash(line.allowed, "{:.2f}")] if show_allowed else []),
             *([line.cores or "–"] if show_cores else []),
         )
     console.print(table)
@@ -320,6 +326,7 @@ def _lines(trainings: series.Series) -> list[Line]:
             images_per_second=_median(point.spread(lambda run: run.images_per_second)),
             accuracy=_median(point.spread(lambda run: run.accuracy)),
             speed_up=_median(trainings.speed_up(point)),
+            allowed=trainings.allowed(point),
             cores=_cores(point),
         )
         for point in trainings.points
