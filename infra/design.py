@@ -11,16 +11,10 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from infra.config import StackConfig, accounting, distributions, overrides
-from infra.config.cluster import (
-    AwsConfig,
-    AwsPartition,
-    ClusterConfig,
-    GcpPartition,
-    LocalConfig,
-    OwnImageConfig,
-    PartitionConfig,
-)
+from infra.config.cluster import AwsConfig, ClusterConfig, LocalConfig
 from infra.config.fields import Section, clock, time_limit_seconds
+from infra.config.hosts import OwnImageConfig
+from infra.config.partitions import AwsPartition, GcpPartition, PartitionConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
 from node.design import accelerators, containers, model, time_limits

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from infra.config.cluster import OTHER_CLUSTER, ClusterConfig
+from infra.config.cluster import ClusterConfig
+from infra.config.common_effects import OTHER_CLUSTER
 from infra.effects import Effect, Kind, Outcome, effect
 
 Provider = Literal["aws", "gcp", "local"]

@@ -310,3 +310,4 @@ Day = Annotated[
 ]
 SecurityGroups = Annotated[list[Annotated[str, Field(pattern=SECURITY_GROUP)]], Field(max_length=MOST_GROUPS)]
 NetworkTags = Annotated[list[Annotated[str, Field(pattern=NETWORK_TAG)]], Field(max_length=MOST_NETWORK_TAGS)]
+Zones = Annotated[list[str], Field(description="Zones, tried in this order.")]

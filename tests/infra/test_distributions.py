@@ -11,7 +11,7 @@ import pytest
 
 from infra import slurm_releases
 from infra.config import ConfigError, distributions, load_file
-from infra.config.cluster import ImageConfig
+from infra.config.hosts import ImageConfig
 from infra.config.load import StackConfig, parse
 from infra.config.stack_file import read
 from infra.design import design

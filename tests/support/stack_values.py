@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import ConfigError, Mistake, StackConfig, parse
-from infra.config.cluster import ImageConfig, SlurmConfig
+from infra.config.hosts import ImageConfig
+from infra.config.slurm import SlurmConfig
 from tests.support.checkout import ROOT
 
 CLUSTER = "slurm-stacks:cluster"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.amazon import check_amazon
 from infra.config.rules.backup import check_backup
 from infra.config.rules.batch import check_batch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, PLACEMENT_GROUP
 from infra.config.mistakes import Location
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.instance_types.catalog import NEURON_CORES
 from node.design.accelerators import SUBNET_MANAGED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.config.cluster import BackupConfig
 from infra.config.fields import gs_bucket
+from infra.config.hosts import BackupConfig
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, Context
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infra.config.cluster import AcceleratorConfig, PartitionConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location
+from infra.config.partitions import AcceleratorConfig, PartitionConfig
 from infra.config.rules.benchmark_program import check_program
 from infra.config.rules.context import BENCHMARK, CLUSTER, Context
 from infra.instance_types.catalog import GRES, BuiltIn, InstanceType

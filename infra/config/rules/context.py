@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import placeholders
-from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake, path_of, shown
+from infra.config.partitions import PartitionConfig
 from infra.instance_types.catalog import Catalog, InstanceType
 
 CLUSTER: Location = ("slurm-stacks:cluster",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from infra.config.cluster import ImageConfig, OwnImageConfig
+from infra.config.hosts import ImageConfig, OwnImageConfig
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, Context
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import near
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 from node.slurm.port_blocks import BLOCK
 

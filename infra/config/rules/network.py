@@ -6,8 +6,9 @@ import ipaddress
 import re
 
 from infra import addresses
-from infra.config.cluster import DEFAULT_CIDR, Net, PartitionConfig
 from infra.config.mistakes import near
+from infra.config.network import DEFAULT_CIDR, Net
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, MISSING, Context
 from infra.config.rules.partitions import NO_METADATA, check_zones
 from node.system import plurals

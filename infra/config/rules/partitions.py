@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from infra.config.cluster import PartitionConfig
 from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.mistakes import Location
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.rules.images import check_own_image
 from infra.config.rules.instance_types import check_instance_type

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from infra.config.cluster import PartitionConfig
 from infra.config.mistakes import Location
 from infra.config.overrides import BlockDeviceMapping, Ebs
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 from node.elastic.drivers.ec2.names import NODES_TAGS
 

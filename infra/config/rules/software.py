@@ -11,16 +11,12 @@ from pathlib import Path
 
 from infra import slurm_releases
 from infra.config import accounting, distributions
-from infra.config.cluster import (
-    LONGEST_TIMEOUT,
-    ClusterConfig,
-    ContainersConfig,
-    PackageConfig,
-    PartitionConfig,
-)
+from infra.config.cluster import ClusterConfig, ContainersConfig
 from infra.config.fields import gs_bucket
 from infra.config.mistakes import Location, path_of
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, MISSING, Context
+from infra.config.slurm import LONGEST_TIMEOUT, PackageConfig
 from infra.program import project_files
 from infra.program.project_files import ProjectFileError, Wrong
 from node.system import executables

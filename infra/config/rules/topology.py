@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 
-from infra.config.cluster import PartitionConfig
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 
 TOPOLOGY_OF_AWS = (

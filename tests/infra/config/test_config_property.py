@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cli.engine import project
 from infra.config import ConfigError, load_file, parse
-from infra.config.cluster import ClusterConfig, PartitionConfig
+from infra.config.cluster import ClusterConfig
 from infra.config.fields import clock, time_limit_seconds
 from infra.config.jobs import BatchConfig, BenchmarkConfig
+from infra.config.partitions import PartitionConfig
 from infra.config.rules.partitions import RESERVED
 from infra.config.storage import SharedStorage
 from infra.design import design, slurm_time

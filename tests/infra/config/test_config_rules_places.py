@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra import addresses
-from infra.config.cluster import LoginConfig
+from infra.config.hosts import LoginConfig
 from tests.support.stack_parts import VPC, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import REMOVE
 

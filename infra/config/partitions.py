@@ -1,0 +1,210 @@
+"""The models of a partition and of its nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from infra.config.fields import (
+    CPU_PLATFORM,
+    PLACEMENT_GROUP,
+    AcceleratorType,
+    Name,
+    NetworkTags,
+    Reservation,
+    Section,
+    SecurityGroups,
+    TimeLimit,
+    Zones,
+)
+from infra.config.hosts import OwnImageConfig
+from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOverrides
+from infra.config.storage import Gp3Config
+from infra.effects import Kind, Outcome, effect
+
+UNDELETED = "can be deleted only without nodes: until then `up` says so; run it again later"
+
+
+class GcpPartition(Section):
+    """Settings of a partition that only Google Cloud has."""
+
+    secure_boot: Annotated[bool, effect(gcp=Kind.RENEWED)] = Field(
+        False, description="Shielded VM with Secure Boot: signed kernel modules only."
+    )
+    placement_policy: Annotated[Name | None, effect(gcp=Kind.RENEWED)] = Field(
+        None,
+        description="Name of the placement policy that the partition's reservation was made with. Its nodes "
+        "are then as close together as the reserved machines.",
+    )
+    disk_type: Annotated[
+        Literal["pd-standard", "pd-balanced", "pd-ssd"] | None,
+        effect(gcp=Kind.RENEWED),
+    ] = Field(None, description="Type of a node's root disk; pd-balanced by default.")
+    min_cpu_platform: Annotated[str | None, effect(gcp=Kind.RENEWED)] = Field(
+        None,
+        pattern=CPU_PLATFORM,
+        description='The oldest processors that a node may have, e.g. "Intel Skylake" on N1, '
+        '"Intel Ice Lake" on N2; null: what the zone has free.',
+    )
+    network_tags: Annotated[NetworkTags, effect(gcp=Kind.RENEWED)] = Field(
+        default_factory=list, description="Network tags of nodes, for firewall rules and routes of yours."
+    )
+    instance_template_overrides: Annotated[InstanceTemplateOverrides | None, effect(gcp=Kind.RENEWED)] = (
+        Field(
+            None,
+            description="Fields of the nodes' instance template that have no key here, as Compute Engine "
+            "names them.",
+        )
+    )
+
+
+MOST_NODES = 5000
+
+
+class AcceleratorConfig(Section):
+    """The accelerators of a node."""
+
+    type: AcceleratorType = Field(
+        description="v100, t4, a10g, a100, h100 or trainium; Slurm offers it as gpu:<type>, trainium as "
+        "neuron:trainium. Google's long names (nvidia-tesla-v100) are understood."
+    )
+    count: int = Field(1, ge=1, le=16, description="Devices on each node.")
+
+
+class NodesConfig(Section):
+    """How many nodes a partition has."""
+
+    min: Annotated[int, effect(Kind.LIVE, design=("partitions.min",))] = Field(
+        0, ge=0, le=MOST_NODES, description="Static nodes, which are up as long as the cluster is."
+    )
+    max: Annotated[int, effect(Outcome(Kind.LIVE, less=Kind.ENDS), design=("partitions.max",))] = Field(
+        10, ge=1, le=MOST_NODES, description="Static and dynamic nodes together."
+    )
+
+
+class AwsPartition(Section):
+    """Settings of a partition that only AWS has."""
+
+    efa: Annotated[bool, effect(aws=Kind.RENEWED)] = Field(
+        False, description="Elastic Fabric Adapter on every network card that supports it."
+    )
+    capacity_block: Annotated[bool, effect(aws=Kind.RENEWED)] = Field(
+        False,
+        description="The reservation is a Capacity Block for ML: nodes start in it, and only while it lasts.",
+    )
+    placement_group: Annotated[str | None, effect(aws=Kind.RENEWED)] = Field(
+        None,
+        pattern=PLACEMENT_GROUP,
+        max_length=255,
+        description="Name of an existing cluster placement group, e.g. the one in which a reservation was "
+        "made; null: the partition gets its own if placement is cluster.",
+    )
+    gp3: Annotated[Gp3Config | None, effect(aws=Kind.RENEWED)] = Field(
+        None, description="The performance of a node's root disk."
+    )
+    neuron_cores: Annotated[bool, effect(aws=Kind.RENEWED, design=())] = Field(
+        False,
+        description="Trainium and Inferentia: jobs ask for NeuronCores (--gres=neuroncore:trainium:2), and "
+        "share devices; false: for whole devices (--gres=neuron:trainium:1).",
+    )
+    security_groups: Annotated[SecurityGroups, effect(aws=Kind.RENEWED)] = Field(
+        default_factory=list,
+        description="More security groups of the VPC under network.aws; they only add what is allowed.",
+    )
+    launch_template_overrides: Annotated[LaunchTemplateOverrides | None, effect(aws=Kind.RENEWED)] = Field(
+        None,
+        description="Fields of the nodes' launch template that have no key here, as EC2 names them, in small "
+        "letters with underscores.",
+    )
+
+
+class LocalPartition(Section):
+    """Settings of a partition that only the local stack has."""
+
+    price_hour: float | None = Field(
+        None,
+        ge=0,
+        description="Pretended USD for each node and hour, to try budgets; the cluster's by default.",
+    )
+
+
+class PartitionConfig(Section):
+    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, and so on."""
+
+    name: Annotated[
+        Name, effect(Outcome(Kind.LIVE, "removing one ends the jobs on its nodes"), design=())
+    ] = Field(description="Small letters, digits, hyphens. Job scripts name it.")
+    instance_type: Annotated[str, effect(Kind.RENEWED)] = Field(
+        description="Instance type, e.g. c4.2xlarge, n1-standard-2, local.small."
+    )
+    accelerator: Annotated[AcceleratorConfig | None, effect(Kind.RENEWED)] = Field(
+        None, description="Accelerators of a node; null on AWS: those of the instance type."
+    )
+    nodes: NodesConfig = Field(default_factory=NodesConfig, description="The least and the most nodes.")
+    default: Annotated[bool | None, effect(Kind.LIVE)] = Field(
+        None, description="Whether jobs that name no partition run here; by default in the first partition."
+    )
+    spot: Annotated[bool, effect(Kind.RENEWED)] = Field(
+        False, description="Spare capacity at a discount, which the cloud may take back."
+    )
+    placement: Annotated[
+        Literal["none", "cluster"],
+        effect(
+            aws=Outcome(Kind.RENEWED, f"a placement group {UNDELETED}"),
+            gcp=Outcome(Kind.RENEWED, f"a placement policy {UNDELETED}"),
+            local=Kind.LIVE,
+        ),
+    ] = Field("none", description="cluster: nodes close together, for jobs of several nodes.")
+    reservation: Annotated[Reservation, effect(clouds=Kind.RENEWED)] = Field(
+        None,
+        description="Reserved capacity. AWS: cr-…, a list of several, of which the stack makes a group, or "
+        "the ARN of a group. Google Cloud: a reservation's name, or projects/…/reservations/… for one that "
+        "another project shares.",
+    )
+    topology: Annotated[bool, effect(Kind.LIVE)] = Field(
+        False,
+        description="Whether Slurm gives a job nodes that are close together in the cloud's network, and "
+        "knows `sbatch --switches`: types of AWS and Google Cloud for large trainings.",
+    )
+    time_limit: Annotated[TimeLimit, effect(Outcome(Kind.LIVE, "jobs keep the limit they have"))] = Field(
+        "INFINITE",
+        description='Longest run of a job, in quotes and as Slurm reads it: "24:00:00" (hours, minutes, '
+        'seconds), "2-12" (days and hours), "90" (minutes), or "INFINITE". Two parts ("24:00") are refused, '
+        "which Slurm reads as minutes and seconds.",
+    )
+    exclusive: Annotated[bool, effect(Kind.LIVE)] = Field(
+        False, description="Whether a job never shares its nodes with another job."
+    )
+    disk_gib: Annotated[
+        int | None,
+        effect(clouds=Kind.RENEWED, local=Outcome(Kind.RENEWED, "it is only counted, for `--tmp`")),
+    ] = Field(None, ge=10, le=16384, description="Root disk of a node in GiB; 50 by default.")
+    zones: Annotated[
+        Zones | None,
+        effect(
+            aws=Outcome(Kind.NODES, "a removed zone: see network.zones", design=()),
+            gcp=Outcome(Kind.NODES, design=()),
+            local=Kind.LIVE,
+        ),
+    ] = Field(None, description="Zones for these nodes; the network's by default.")
+    image: Annotated[OwnImageConfig | None, effect(clouds=Kind.RENEWED)] = Field(
+        None, description="Its own image; null: the cluster's."
+    )
+    open_metadata: Annotated[bool, effect(clouds=Kind.RENEWED)] = Field(
+        False,
+        description="true: jobs may ask the cloud's metadata address (IMDS, the metadata server), and so act "
+        "with their node's identity (boto3, gsutil, gs://); false: root's processes alone.",
+    )
+    aws: AwsPartition | None = Field(None, description="Settings that only AWS has.")
+    gcp: GcpPartition | None = Field(None, description="Settings that only Google Cloud has.")
+    local: Annotated[LocalPartition | None, effect(local=Kind.LIVE, design=("partitions.price_hour",))] = (
+        Field(None, description="Settings that only the local stack has.")
+    )
+
+    def reservations(self) -> tuple[str, ...]:
+        """Return the reservations. A launch template names a single one by its id, without its owner."""
+        names = [self.reservation] if isinstance(self.reservation, str) else self.reservation or []
+        return tuple(
+            name.rpartition("capacity-reservation/")[2] if len(names) == 1 else name for name in names
+        )
