@@ -78,7 +78,7 @@ class Elastic:
         self._lib = lib
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self.names = DnsHosts.of(settings, control)
-        self._observer = Observer(self.names.nodes if self.names else control.nodes, control.unfinished_jobs)
+        self._observer = Observer(self.names.nodes if self.names else control.nodes, control.working_jobs)
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.changes = RuntimeChanges(settings, control, lib)
         self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)

@@ -45,7 +45,8 @@ class Observer:
 
     Args:
         read_nodes: Returns all of Slurm's nodes.
-        read_jobs: Returns the ids of all jobs that have not ended.
+        read_jobs: Returns the ids of the jobs that hold nodes and do not end. A job that was cancelled or
+            requeued while its nodes boot completes only after its prolog has ended.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Observer:
         threading.Thread(target=self._run, daemon=True, name="observer").start()
 
     def wait(self, job: int, nodes: list[str], asked_at: float, seconds: float) -> bool:
-        """Wait until the job's nodes are up, or the job or one of its nodes is lost.
+        """Wait until the job's nodes are up, the job ends or is requeued, or one of its nodes is lost.
 
         Args:
             job: The job's id.

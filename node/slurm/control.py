@@ -149,9 +149,9 @@ class Slurm(Protocol):
         """
         ...
 
-    def unfinished_jobs(self) -> set[int]:
-        """Return the ids of the jobs that have not ended, or will run again."""
-        return {job.id for job in self.jobs().values() if not job.is_over}
+    def working_jobs(self) -> set[int]:
+        """Return the ids of the jobs that hold nodes and do not end (`JobState.has_work`)."""
+        return {job.id for job in self.jobs().values() if job.has_work}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         """Return what `jobs` returns, with what only people ask for (`JobState.reservation`, …)."""
@@ -415,8 +415,8 @@ class Control(Slurm):
     def jobs(self) -> dict[int, JobState]:
         return self._jobs(JOB_TEXTS)
 
-    def unfinished_jobs(self) -> set[int]:
-        return {job.id for job in self._jobs({}).values() if not job.is_over}
+    def working_jobs(self) -> set[int]:
+        return {job.id for job in self._jobs({}).values() if job.has_work}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         jobs = self._jobs({**JOB_TEXTS, **JOB_DETAILS})

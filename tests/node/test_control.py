@@ -608,14 +608,14 @@ def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_
     mark = "mark=${SQUEUE_FORMAT2#jobid:}; mark=${mark%%f,*}"
     records = spy / "records"
     _tool(spy, "squeue", f'{mark}; sed "s/{MARK}/$mark/g" {records}')
-    records.write_bytes(answer(5) + answer(6, restartcnt="x"))
+    records.write_bytes(answer(5, state="RUNNING") + answer(6, restartcnt="x"))
     control = Control("/x")
     for _ in range(2):
-        assert control.unfinished_jobs() == {5}
+        assert control.working_jobs() == {5}
     assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
     records.write_bytes(answer(5) + answer(5))
     with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
-        control.unfinished_jobs()
+        control.working_jobs()
 
 
 def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

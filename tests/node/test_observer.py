@@ -13,7 +13,7 @@ from node.elastic.observer import Observer, pause
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.states import NodeState
 from tests.support.checkout import until
-from tests.support.doubles import node
+from tests.support.doubles import FakeControl, job, node
 
 UP = node("debug-0", "ALLOCATED", "CLOUD")
 STARTING = node("debug-0", "ALLOCATED", "POWERING_UP")
@@ -110,6 +110,19 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     assert not over or time.monotonic() - asked > 1, "this machine stood still for so long"
     assert seen.wait(2, ["debug-0"], time.monotonic() - 2, 0.1) is False
     assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 60) is True
+
+
+def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
+    """Slurm cleans up a cancelled job only after its prolog, so the prolog must not wait for the nodes."""
+    words = ("COMPLETING", "CANCELLED", "PENDING", "CONFIGURING")
+    control = FakeControl(
+        [STARTING],
+        [job(n, word, nodes=() if word == "PENDING" else ("debug-0",)) for n, word in enumerate(words, 1)],
+    )
+    seen = Observer(control.nodes, control.working_jobs)
+    for ended in (1, 2, 3):
+        assert seen.wait(ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
+    assert seen.wait(4, ["debug-0"], time.monotonic() - 2, 0.1) is False
 
 
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
