@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.runtime import RuntimeChanges
-from node.elastic.shared import Shared
 from node.elastic.status import cost, status
 from node.elastic.steps import Step
 from node.elastic.topology import Topology
@@ -52,6 +52,7 @@ from node.slurm.hostlist import expand, fold
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 from node.system import foreign, plurals, rpc
 from node.system.locks import locked
+from node.system.shared import Shared
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
@@ -78,7 +79,11 @@ class Elastic:
         self._lib = lib
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self.names = DnsHosts.of(settings, control)
-        self._observer = Observer(self.names.nodes if self.names else control.nodes, control.working_jobs)
+        self._observer = Observer(
+            self.names.nodes if self.names else control.nodes,
+            control.working_jobs,
+            partial(drivers.newest_report, drivers.reports(settings)),
+        )
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.changes = RuntimeChanges(settings, control, lib)
         self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)
@@ -115,7 +120,11 @@ class Elastic:
                 "launches what waits for a machine's end",
                 self.launcher.launch_delayed,
             ),
-            Step("runtime-changes", "records what people change in Slurm", self.changes.once),
+            Step(
+                "runtime-changes",
+                "records what people change in Slurm",
+                lambda: self.changes.once(self.reconciler.read_began),
+            ),
             Step("renewal", "gives nodes their new lines in slurm.conf", self.renewal.once),
             Step("budget", "ends what the budget does not allow", self._budget_enforcer.enforce),
             Step("reconfiguration", "has Slurm read its configuration", self._reconfiguration.once),

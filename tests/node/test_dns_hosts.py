@@ -58,7 +58,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def made(control: FakeControl, file: Path, served: Callable[[str], str | None] | None = None) -> DnsHosts:
-    return DnsHosts(control.nodes, file.parent, SUFFIX, served or Server(file), 3600.0)
+    return DnsHosts(control.nodes_since, file.parent, SUFFIX, served or Server(file), 3600.0)
 
 
 def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
@@ -169,7 +169,7 @@ def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None
     begun, go_on = threading.Event(), threading.Event()
     readings = iter(["10.0.1.7", "10.0.1.8"])
 
-    def read() -> dict[str, NodeState]:
+    def read(_since: float) -> dict[str, NodeState]:
         address = next(readings)
         if address == "10.0.1.7":
             begun.set()
