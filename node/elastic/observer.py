@@ -71,7 +71,7 @@ class Observer:
         self._read_nodes = read_nodes
         self._read_jobs = read_jobs
         self._boots = boots
-        self._boots_seen: object = None
+        self._boots_seen = boots()
         self._news = -math.inf
         self._condition = threading.Condition()
         self._waiting: list[float] = []

@@ -306,13 +306,23 @@ def compare(
                 own[name].pop("State", None)
                 if (before_closed := before.own.get(name, {}).get("State")) is not None:
                     own[name]["State"] = before_closed
-    nodes = {
-        name: changes
-        for name, options in shown.nodes.items()
-        if name in designed.nodes and (changes := _differences(designed.nodes[name], options, {}))
-    }
+    nodes = dict(_changed_nodes(shown.nodes, designed.nodes))
     present = {key: value for key, value in designed.controller.items() if key in shown.controller}
     return Record(own, partitions, nodes, _differences(present, shown.controller, CONTROLLER), by_command)
+
+
+def _changed_nodes(
+    shown: Mapping[str, Fields], designed: Mapping[str, Fields]
+) -> Iterator[tuple[str, dict[str, Difference]]]:
+    # Thousands of nodes share a few objects, so a pair that has no difference is compared once.
+    same: set[tuple[int, int]] = set()
+    for name, options in shown.items():
+        if (was := designed.get(name)) is None or (id(was), id(options)) in same:
+            continue
+        if changes := _differences(was, options, {}):
+            yield name, changes
+        else:
+            same.add((id(was), id(options)))
 
 
 def _differences(was: Fields, now: Fields, unset: Fields) -> dict[str, Difference]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,38 @@ def test_another_look_is_due_soon_while_a_node_comes_up_or_slurm_is_away(
     control.error = RuntimeError("a surprise")
     assert seen.look()
     assert "a surprise" in capsys.readouterr().out
+
+
+def test_anothers_reading_does_while_no_node_comes_up(
+    control: FakeControl, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_hosts, "POWERING_UP_SECONDS", 0.005)
+    asked: list[float] = []
+
+    def read(since: float) -> Mapping[str, NodeState]:
+        asked.append(since)
+        return control.nodes()
+
+    def next_looks() -> list[float]:
+        begun = len(asked)
+        until(lambda: len(asked) >= begun + 4, 60, "looks", 0.005)
+        return asked[begun + 2 :]
+
+    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 0.02)
+    threading.Thread(target=seen.run, daemon=True).start()
+    assert max(next_looks()) < math.inf
+    assert asked[0] == math.inf
+    control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
+    assert min(next_looks()) == math.inf, "its name is late by no more than a pause"
+
+
+def test_who_waits_for_nodes_moves_the_next_look(control: FakeControl, file: Path) -> None:
+    seen = DnsHosts(control.nodes_since, file.parent, SUFFIX, Server(file), 0.3)
+    control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
+    seen.look()
+    before = seen._asked_at
+    seen.nodes()
+    assert seen._asked_at > before
 
 
 def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

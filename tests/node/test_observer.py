@@ -174,7 +174,6 @@ def test_a_boot_report_is_followed_by_readings(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(observer, "QUIET_POLL_SECONDS", 600.0)
     slurm, reports = Slurm(STARTING), ["one"]
     seen = Observer(slurm.read, slurm.read_jobs, lambda: len(reports))
-    seen._boots_seen = 1
     began = time.monotonic()
     thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], began - 10_000, 60))
     thread.start()

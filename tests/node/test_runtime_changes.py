@@ -116,6 +116,14 @@ def test_what_slurm_has_besides_the_stack_file_is_theirs() -> None:
     )
 
 
+def test_nodes_that_share_their_options_are_each_compared() -> None:
+    plain, other = {"Weight": "10"}, {"Weight": "3"}
+    says = designed(nodes={"debug-0": plain, "debug-1": plain, "debug-2": other, "debug-3": other})
+    shown = designed(nodes=dict.fromkeys((*NODES, "unknown"), plain))
+    change = {"Weight": Difference("3", "10")}
+    assert runtime.compare(shown, says, Record()).nodes == {"debug-2": change, "debug-3": change}
+
+
 @pytest.mark.parametrize("state", ["UP", "DRAIN"])
 def test_what_the_daemon_closes_for_a_moment_is_nobodys_wish(state: str) -> None:
     before = Record(
