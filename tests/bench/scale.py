@@ -294,9 +294,9 @@ def reconciling(targets: Targets, scale: Scale, launch: int, repeat: int) -> Non
     ratio = (large / len(lines)) / (small / (len(lines) // 10))
     asked = median_ms(lambda: control.run("scontrol", "show", "nodes", "--oneliner"), repeat)
     print(
-        f"  scontrol {asked:.0f} ms, its text parsed {large:.0f} ms for {len(lines)} nodes, {again:.1f} ms if "
-        f"none has changed, {small:.1f} ms for a tenth: a node costs {ratio:.2f} times as much; squeue and its "
-        f"text {median_ms(control.jobs, repeat):.0f} ms"
+        f"  scontrol {asked:.0f} ms, its text parsed {large:.0f} ms for {len(lines)} nodes, {again:.1f} ms "
+        f"if none has changed, {small:.1f} ms for a tenth: a node costs {ratio:.2f} times as much; squeue "
+        f"and its text {median_ms(control.jobs, repeat):.0f} ms"
     )
     passes(targets, scale, launch, repeat)
 
