@@ -9,6 +9,7 @@ Slurm's traps (docs/internals/slurm_traps.md): reboot-of-a-node-that-is-up.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -16,6 +17,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,6 @@ from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.runtime import RuntimeChanges
-from node.elastic.shared import Shared
 from node.elastic.status import cost, status
 from node.elastic.steps import Step
 from node.elastic.topology import Topology
@@ -52,6 +53,7 @@ from node.slurm.hostlist import expand, fold
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 from node.system import foreign, plurals, rpc
 from node.system.locks import locked
+from node.system.shared import Shared
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
@@ -78,7 +80,11 @@ class Elastic:
         self._lib = lib
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self.names = DnsHosts.of(settings, control)
-        self._observer = Observer(self.names.nodes if self.names else control.nodes, control.unfinished_jobs)
+        self._observer = Observer(
+            self.names.nodes if self.names else control.nodes,
+            control.working_jobs,
+            partial(drivers.newest_report, drivers.reports(settings)),
+        )
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.changes = RuntimeChanges(settings, control, lib)
         self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)
@@ -115,7 +121,11 @@ class Elastic:
                 "launches what waits for a machine's end",
                 self.launcher.launch_delayed,
             ),
-            Step("runtime-changes", "records what people change in Slurm", self.changes.once),
+            Step(
+                "runtime-changes",
+                "records what people change in Slurm",
+                lambda: self.changes.once(self.reconciler.read_began),
+            ),
             Step("renewal", "gives nodes their new lines in slurm.conf", self.renewal.once),
             Step("budget", "ends what the budget does not allow", self._budget_enforcer.enforce),
             Step("reconfiguration", "has Slurm read its configuration", self._reconfiguration.once),
@@ -256,9 +266,19 @@ def _changed(settings_file: Path) -> float:
     return max((link.lstat().st_mtime for link in links if link.is_symlink()), default=0.0)
 
 
+def collect_seldom() -> None:
+    """Have Python look for cycles of objects less often.
+
+    A pass makes a few objects for each node, which may be tens of thousands. Looking for cycles among them as
+    often as Python does would take a third of its time.
+    """
+    gc.set_threshold(50_000, 10, 10)
+
+
 def main(settings_file: str) -> None:
     """Run the daemon's process. A lock keeps a second one from launching machines twice."""
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    collect_seldom()
     settings = read_settings(Path(settings_file))
     folders = Folders(settings)
     # The lock is held until the process ends, however it ends.

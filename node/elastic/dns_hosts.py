@@ -7,8 +7,10 @@ when the names of its nodes can be resolved.
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -41,7 +43,8 @@ class DnsHosts:
     """The keeper of the name server's hosts files.
 
     Args:
-        read: Returns all of Slurm's nodes.
+        read: Returns all of Slurm's nodes, as a reading has them that began at this time or later, on
+            `time.monotonic`; the same object as before if none has changed.
         folder: The folder that the name server watches.
         suffix: The cluster's domain.
         served: Returns the address that the name server has for a full name.
@@ -50,7 +53,7 @@ class DnsHosts:
 
     def __init__(
         self,
-        read: Callable[[], Mapping[str, NodeState]],
+        read: Callable[[float], Mapping[str, NodeState]],
         folder: Path,
         suffix: str,
         served: Callable[[str], str | None],
@@ -63,6 +66,10 @@ class DnsHosts:
         self._interval = interval
         self._lock = threading.Lock()
         self._published: dict[str, str] | None = None
+        self._nodes: Mapping[str, NodeState] | None = None
+        self._addresses: dict[str, str] = {}
+        self._soon = True
+        self._asked_at = -math.inf
         self._texts: dict[str, str] = {}
         self._wanted = threading.Event()
 
@@ -74,15 +81,23 @@ class DnsHosts:
         folder = Path(str(names.folder(Folders(settings))))
         served = partial(names.ask, server=settings.site.controller_address, seconds=ASK_SECONDS)
         interval = settings.design.slurm.reconcile_interval
-        return cls(control.nodes, folder, names.domain(settings.design), served, interval)
+        return cls(control.nodes_since, folder, names.domain(settings.design), served, interval)
 
-    def nodes(self) -> Mapping[str, NodeState]:
-        """Read all of Slurm's nodes. Those that are up can be resolved when this returns."""
+    def nodes(self, since: float = math.inf) -> Mapping[str, NodeState]:
+        """Read all of Slurm's nodes. Those that are up can be resolved when this returns.
+
+        Args:
+            since: A reading that began at this time or later, on `time.monotonic`, will do.
+        """
         # The lock covers reading and writing: an older reading must not be written after a newer one.
         with self._lock:
-            states = self._read()
-            self._publish(addresses(states))
-            return states
+            self._asked_at = time.monotonic()
+            nodes = self._read(since)
+            if nodes is not self._nodes:
+                self._nodes, self._addresses = nodes, addresses(nodes)
+                self._soon = any(state.is_powering_up for state in nodes.values())
+            self._publish(self._addresses)
+            return nodes
 
     def expect(self) -> None:
         """Read again soon, because nodes are being launched, whether or not a job waits for them."""
@@ -90,18 +105,29 @@ class DnsHosts:
 
     def run(self) -> None:
         """Read forever: nodes also come and go without a job that waits for them."""
+        since = math.inf
         while True:
-            self._wanted.wait(POWERING_UP_SECONDS if self.look() else self._interval)
+            pause = POWERING_UP_SECONDS if self.look(since) else self._interval
+            # Whoever waits for nodes reads them as well, and moves the next reading here.
+            while (left := self._asked_at + pause - time.monotonic()) > 0 and not self._wanted.wait(left):
+                pass
+            # While no node comes up, another's reading of late will do.
+            is_quiet = pause > POWERING_UP_SECONDS and not self._wanted.is_set()
+            since = time.monotonic() - pause / 2 if is_quiet else math.inf
             self._wanted.clear()
 
-    def look(self) -> bool:
+    def look(self, since: float = math.inf) -> bool:
         """Read once.
+
+        Args:
+            since: As for `nodes`.
 
         Returns:
             Whether the next reading is due soon.
         """
         try:
-            return any(state.is_powering_up for state in self.nodes().values())
+            self.nodes(since)
+            return self._soon
         except SlurmError:
             return True
         except Exception as error:  # such as a full disk; the names must follow again when it is repaired
@@ -109,7 +135,7 @@ class DnsHosts:
             return True
 
     def _publish(self, wanted: dict[str, str]) -> None:
-        if wanted == self._published:
+        if wanted is self._published or wanted == self._published:
             return
         try:
             self._write(wanted)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -71,6 +71,7 @@ class Reconciler:
     Attributes:
         nodes: Slurm's nodes, as the last pass has read them; none if Slurm did not answer.
         read_at: When the last pass began to read them, in seconds since the epoch.
+        read_began: The same on `time.monotonic`.
         seen: The machines, as the last pass that could list them has seen them.
     """
 
@@ -91,8 +92,9 @@ class Reconciler:
         self._launcher = launcher
         self._ledger = ledger
         self._memory = Memory()
-        self.nodes: dict[str, NodeState] = {}
+        self.nodes: Mapping[str, NodeState] = {}
         self.read_at = 0.0
+        self.read_began = math.inf
         self.seen: list[Machine] = []
         # What counts accelerators in use takes its answer from the same reading.
         has_accelerators = any(partition.accelerator for partition in design.partitions)
@@ -113,7 +115,7 @@ class Reconciler:
             RpcError, RpcUnavailableError: The cloud refuses, or does not answer.
         """
         busy, before = self._launcher.busy(), self._ledger.newest()
-        self.nodes, self.read_at = {}, time.time()
+        self.nodes, self.read_at, self.read_began = {}, time.time(), time.monotonic()
         nodes = self.nodes = self._read_nodes()
         machines = self.seen = self._driver.list()
         busy |= self._launcher.busy()
@@ -139,7 +141,7 @@ class Reconciler:
         """Return node -> what the cloud says of its machine, as the last pass that could list them knows."""
         return {name: remembered.pair[1] for name, remembered in self._memory.nodes.items()}
 
-    def apply(self, actions: list[Action], before: dict[str, NodeState]) -> None:
+    def apply(self, actions: list[Action], before: Mapping[str, NodeState]) -> None:
         """Carry out the actions. A step that fails does not keep the others from being done.
 
         Args:
@@ -150,7 +152,7 @@ class Reconciler:
             Exception: The first failure, raised after all other steps. The next passes find what is left.
         """
         failure: Exception | None = None
-        now: dict[str, NodeState] = {}
+        now: Mapping[str, NodeState] = {}
         read = -math.inf
         for wanted, step in self._steps(actions, before):
             try:
@@ -169,7 +171,7 @@ class Reconciler:
             raise failure
 
     def _steps(
-        self, actions: list[Action], before: dict[str, NodeState]
+        self, actions: list[Action], before: Mapping[str, NodeState]
     ) -> Iterator[tuple[list[Action], Callable[[list[Action]], None]]]:
         """Yield the actions that are carried out together, each group with its method."""
         of = {verb: [action for action in actions if action.verb is verb] for verb in Verb}
@@ -254,7 +256,7 @@ class Reconciler:
         jobs = tuple(ResumeJob(job.id, job.nodes) for job in waiting)
         self._launcher.resume(ResumeRequest(tuple(_names(actions)), jobs), f"reconcile-{time.time():.6f}")
 
-    def _see_successes(self, nodes: dict[str, NodeState], machines: list[Machine]) -> None:
+    def _see_successes(self, nodes: Mapping[str, NodeState], machines: list[Machine]) -> None:
         for machine in machines:
             partition = self._design.partition_of(machine.node or "") if machine.node in nodes else None
             if partition is not None and nodes[str(machine.node)].is_up:
@@ -262,14 +264,14 @@ class Reconciler:
 
 
 def _still_due(
-    actions: list[Action], before: dict[str, NodeState], now: dict[str, NodeState]
+    actions: list[Action], before: Mapping[str, NodeState], now: Mapping[str, NodeState]
 ) -> list[Action]:
     """Return the actions whose node is unchanged. Slurm may have given a node a job in the meantime.
 
     An administrator may have said RESUME, which removes the reason.
     """
 
-    def seen(nodes: dict[str, NodeState], action: Action) -> tuple[NodePhase, str | None] | None:
+    def seen(nodes: Mapping[str, NodeState], action: Action) -> tuple[NodePhase, str | None] | None:
         if (state := nodes.get(action.node or "")) is None:
             return None
         return phase(state), state.reason if action.verb is Verb.KEEP_OUT else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from node.design.model import ClusterDesign
@@ -165,7 +165,7 @@ class Renewal:
         return True
 
 
-def _free(outdated: frozenset[str], nodes: dict[str, NodeState]) -> frozenset[str]:
+def _free(outdated: frozenset[str], nodes: Mapping[str, NodeState]) -> frozenset[str]:
     """Return the nodes that are off and that no job uses or waits for."""
     return frozenset(
         name for name in outdated if name in nodes and nodes[name].is_powered_down and not nodes[name].has_job

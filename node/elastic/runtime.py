@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 import traceback
@@ -52,9 +53,16 @@ class RuntimeChanges:
         self._state = Path(str(Folders(settings).state))
         self._lock = threading.Lock()
         self._own_conf = False
+        self._started: float | None = None
+        self._configured = -math.inf
+        self._designed: tuple[Mapping[str, hardware.Hardware], runtime.Designed] | None = None
 
-    def once(self) -> None:
+    def once(self, since: float = math.inf) -> None:
         """Record what people have changed since.
+
+        Args:
+            since: A reading of the nodes that began at this time or later, on `time.monotonic`, will do.
+                Without it they are read.
 
         Raises:
             SlurmError: slurmctld does not answer. The next call looks again.
@@ -68,7 +76,10 @@ class RuntimeChanges:
             if not self._own_conf:
                 return
             marked = self._marked()
-            shown = self._shown(config)
+            # A slurmctld that has started since the last look may have read another slurm.conf meanwhile.
+            before_start = self._started != (started := runtime.start_time(config))
+            self._started = started
+            shown = self._shown(config, math.inf if before_start else since)
             # During a start, and where it fails, slurmctld knows no partition at all.
             if not shown.partitions.keys() & {p.name for p in self._settings.design.partitions}:
                 return
@@ -100,10 +111,10 @@ class RuntimeChanges:
         while True:
             time.sleep(WATCH_SECONDS)
             try:
-                saved_partitions, saved_nodes = self._saved("part_state"), self._saved("node_state")
                 began = time.monotonic()
+                saved_partitions, saved_nodes = self._saved("part_state"), self._saved("node_state")
                 if saved_nodes != nodes and began >= due:
-                    self.once()
+                    self.once(began)
                     # Nodes change all the time, and there may be thousands.
                     due = began + max(NODES_SECONDS, NODES_SHARE * (time.monotonic() - began))
                     partitions, nodes = saved_partitions, saved_nodes
@@ -132,6 +143,7 @@ class RuntimeChanges:
         self.once()
         with self._lock:
             self._control.reconfigure()
+            self._configured = time.monotonic()
             wait_at_most(self._control.ping, ANSWER_SECONDS, POLL_SECONDS)
             record = configure.read_changes(self._state) or runtime.Record()
             for words in runtime.commands(record, self._shown(self._control.show_config())):
@@ -140,15 +152,16 @@ class RuntimeChanges:
                 except SlurmError as error:
                     log(f"what somebody has set at run time is lost: {error}")
 
-    def _shown(self, config: str) -> runtime.Designed:
+    def _shown(self, config: str, since: float = math.inf) -> runtime.Designed:
         """Return what slurmctld has.
 
         Args:
             config: `Slurm.show_config`.
+            since: As for `once`.
         """
         return runtime.Designed(
             runtime.shown_partitions(self._control.show_partitions()),
-            runtime.shown_nodes(self._control.show_nodes()),
+            runtime.shown_nodes(self._control.nodes_since(max(since, self._configured))),
             runtime.shown_controller(config),
         )
 
@@ -168,8 +181,9 @@ class RuntimeChanges:
         record = hardware.read(self._lib)
         kept = record.kept(self._settings.design) if record is not None else {}
         unseen = kept.keys() - set(record.seen if record is not None else ())
-        lines = hardware.Lines(kept)
-        designed = conf.designed(self._settings, lines)
+        if self._designed is None or self._designed[0] != kept:
+            self._designed = kept, conf.designed(self._settings, hardware.Lines(kept))
+        designed = self._designed[1]
         shown = replace(shown, nodes=_without_ours(shown.nodes, designed.nodes))
         closed = self._closed() | {
             name

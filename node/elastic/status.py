@@ -44,7 +44,7 @@ def status(
             ask.
         changes: Returns a node's last changes, the oldest first.
     """
-    nodes = control.nodes()
+    nodes = dict(control.nodes())
     # A node that Slurm no longer lists is missed by name.
     nodes |= {n: NodeState(n, MISSING) for p in design.partitions for n in p.nodes() if n not in nodes}
     cloud_error = None

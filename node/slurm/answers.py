@@ -15,11 +15,12 @@ import secrets
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 
 from node.slurm.fields import JOB, MOST_DIGITS, NODE, PARTITION, RESERVATION, Fields
 from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
 from node.slurm.reservations import Reservation
-from node.slurm.states import JobState, NodeState
+from node.slurm.states import JobState, NodeState, base_and_flags
 
 _NO_FIELDS: Fields = {}
 LeaveOut = Callable[[str], None]
@@ -34,28 +35,56 @@ def ignore(_: str) -> None:
 _REASON = re.compile(r"\sReason=(.*) \[([^\s@\[\]]*)@(\d+|Unknown)\]|\sReason=(.*)$", re.DOTALL)
 
 
-def parse_nodes(text: str) -> dict[str, NodeState]:
-    """Parse the output of `scontrol show nodes --oneliner`, and return the nodes by name.
+class NodeParser:
+    """A parser of the output of `scontrol show nodes --oneliner`, which parses only lines that have changed.
 
-    A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks, and
-    must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
-
-    Raises:
-        ValueError: No line describes a node, although there are some: this is another program's output. Or it
-            is not certain what the nodes are: one occurs twice, or a field that a text cannot hold does.
+    It keeps the lines of its last answer, each with its node: of thousands of nodes a few change from one
+    answer to the next. One thread at a time may use it.
     """
-    if text.startswith("No nodes in the system"):
-        return {}
-    nodes: dict[str, NodeState] = {}
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, NodeState]] = {}
+        self._nodes: Mapping[str, NodeState] = {}
+
+    def __call__(self, lines: Iterable[str]) -> Mapping[str, NodeState]:
+        """Return the nodes by name; the same object as the last time, if no node has changed.
+
+        A line that is no node's is left out: a reason, a comment or a node's own words may have line breaks,
+        and must not stop whoever asks. Only Slurm's administrators and root of a machine write these texts.
+
+        Args:
+            lines: The lines, which may end with a line feed.
+
+        Raises:
+            ValueError: No line describes a node, although there are some: this is another program's output.
+                Or it is not certain what the nodes are: one occurs twice, or a field that a text cannot hold
+                does.
+        """
+        nodes: dict[str, NodeState] = {}
+        known: dict[str, tuple[str, NodeState]] = {}
+        other, same = "", True
+        for line in lines:
+            # A line that is known already is kept as the object that it was, so that none is kept twice.
+            entry = self._known.get(line)
+            if entry is None:
+                if (node := _node(line.removesuffix("\n"))) is None:
+                    other = other or line.strip()
+                    continue
+                entry, same = (line, node), False
+            _refuse_second(nodes, entry[1].name, "node")
+            nodes[entry[1].name] = entry[1]
+            known[entry[0]] = entry
+        if other and not nodes and not other.startswith("No nodes in the system"):
+            raise ValueError(f"no node's line from scontrol: {other[:200]!r}")
+        if not (same and len(known) == len(self._known)):
+            self._known, self._nodes = known, nodes
+        return self._nodes
+
+
+def parse_nodes(text: str) -> Mapping[str, NodeState]:
+    """Parse a text as `NodeParser` does."""
     # Not splitlines(), which takes ten other characters of a text for line breaks.
-    lines = [line for line in text.split("\n") if line.strip()]
-    for line in lines:
-        if (node := _node(line)) is not None:
-            _refuse_second(nodes, node.name, "node")
-            nodes[node.name] = node
-    if lines and not nodes:
-        raise ValueError(f"no node's line from scontrol: {lines[0][:200]!r}")
-    return nodes
+    return NodeParser()(text.split("\n"))
 
 
 def _refuse_second(found: Container[str], name: str, what: str) -> None:
@@ -74,7 +103,7 @@ def _refuse_second(found: Container[str], name: str, what: str) -> None:
 # Free text: the operating system's name as the node tells it, the name of a user who has the node for their
 # jobs alone, and what people and programs say of a node.
 _OWN_WORDS, _MEMORY, _OWNER = " OS=", " RealMemory=", " Owner="
-_BEHIND = ("State", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime")
+_BEHIND = ("State", "Weight", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime")
 _HEAD = {key: kind for key, kind in NODE.items() if key not in _BEHIND}
 """The fields that come before them."""
 _PARTITIONS = re.compile(r".* Partitions=(.*?) +BootTime=", re.DOTALL)
@@ -125,11 +154,16 @@ def _node(line: str) -> NodeState | None:
     if not {"State", "NodeName"} <= fields.keys():
         return None
     _checked(fields, NODE)
+    name = fields["NodeName"]
+    base, flags = base_and_flags(fields["State"])
     reason, user, when = _reason(line)
     match = _PARTITIONS.match(tail)
-    partitions = match[1] if match else fields.get("Partitions", "")
-    return replace(
-        NodeState.parse(fields["NodeName"], fields["State"], reason),
+    address, hostname = fields.get("NodeAddr", ""), fields.get("NodeHostName", "")
+    return NodeState(
+        name,
+        base,
+        flags,
+        reason,
         reason_user=user,
         reason_time=when,
         boot_time=_time(fields.get("BootTime")),
@@ -138,13 +172,28 @@ def _node(line: str) -> NodeState | None:
         last_busy_time=_time(fields.get("LastBusyTime")),
         cpus_alloc=_count(fields.get("CPUAlloc")),
         cpus=_count(fields.get("CPUTot")),
-        partitions=tuple(filter(None, partitions.split(","))),
-        address=fields.get("NodeAddr", ""),
-        hostname=fields.get("NodeHostName", ""),
-        gres=_text(fields.get("Gres")),
+        partitions=_names(match[1] if match else fields.get("Partitions", "")),
+        # A node that is off has its name for both.
+        address=name if address == name else address,
+        hostname=name if hostname == name else hostname,
+        gres=_text(_one(fields.get("Gres", ""))),
         gres_used=sum(map(int, _USED.findall(fields.get("GresUsed", "")))),
-        version=_text(fields.get("Version")),
+        version=_text(_one(fields.get("Version", ""))),
+        features=_text(_one(fields.get("AvailableFeatures", ""))) or "",
+        weight=_one(fields.get("Weight", "")),
+        cpu_bind=_one(fields.get("CpuBind", "")),
     )
+
+
+@lru_cache(maxsize=1024)
+def _one(text: str) -> str:
+    """Return the same object for all equal texts of late: thousands of nodes have a few different ones."""
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _parts(line: str) -> Iterator[str]:

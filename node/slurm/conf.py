@@ -142,9 +142,10 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
     return runtime.Designed(
         {p.name: runtime.partition(dict(_partition_options(p))) for p in partitions},
         {
-            node: {"Feature": ",".join(hardware.features), "Weight": str(weight)}
+            node: fields
             for p in partitions
             for nodes, hardware, weight in _node_runs(settings, p, lines)
+            for fields in ({"Feature": ",".join(hardware.features), "Weight": str(weight)},)
             for node in nodes
         },
         {key: str(options.get(key, value)) for key, value in runtime.CONTROLLER.items()},

@@ -8,19 +8,24 @@ Slurm's traps (docs/internals/slurm_traps.md): json-differs, hidden-tasks.
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import signal
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
-from typing import Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar
 
 from node.slurm import environment
 from node.slurm.answers import (
+    NodeParser,
     new_mark,
     parse_jobs,
     parse_nodes,
@@ -35,6 +40,7 @@ from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
 from node.system import subprocesses
+from node.system.shared import Shared
 
 Answer = TypeVar("Answer")
 
@@ -134,13 +140,26 @@ class Slurm(Protocol):
         """
         ...
 
-    def nodes(self) -> dict[str, NodeState]:
-        """Return all nodes, by name."""
+    def nodes(self) -> Mapping[str, NodeState]:
+        """Return all nodes, by name, as a reading has them that began after the call.
+
+        It is the same object as that of the last reading if no node has changed.
+        """
         ...
 
-    def detailed_nodes(self) -> dict[str, NodeState]:
+    def detailed_nodes(self) -> Mapping[str, NodeState]:
         """Return what `nodes` returns, with the number of generic resources that are in use."""
         ...
+
+    def nodes_since(self, begun: float) -> Mapping[str, NodeState]:
+        """Return the nodes of the newest reading, whoever asked for it, if it began at this time or later.
+
+        Otherwise they are read.
+
+        Args:
+            begun: The time, on `time.monotonic`.
+        """
+        return self.nodes()
 
     def jobs(self) -> dict[int, JobState]:
         """Return all jobs that slurmctld knows, by id. It knows ended ones for MinJobAge (5 minutes).
@@ -149,9 +168,9 @@ class Slurm(Protocol):
         """
         ...
 
-    def unfinished_jobs(self) -> set[int]:
-        """Return the ids of the jobs that have not ended, or will run again."""
-        return {job.id for job in self.jobs().values() if not job.is_over}
+    def working_jobs(self) -> set[int]:
+        """Return the ids of the jobs that hold nodes and do not end (`JobState.has_work`)."""
+        return {job.id for job in self.jobs().values() if job.has_work}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         """Return what `jobs` returns, with what only people ask for (`JobState.reservation`, …)."""
@@ -316,10 +335,6 @@ class Slurm(Protocol):
         """Return scontrol's text about all partitions, for `runtime.shown_partitions`."""
         return self.run("scontrol", "show", "partitions", "--all", "--oneliner")
 
-    def show_nodes(self) -> str:
-        """Return scontrol's text about all nodes, for `runtime.shown_nodes`."""
-        return self.run("scontrol", "show", "nodes", "--oneliner")
-
     def show_config(self) -> str:
         """Return scontrol's text about slurmctld's options, for `runtime.shown_controller`."""
         return self.run("scontrol", "show", "config")
@@ -354,11 +369,22 @@ class Control(Slurm):
         # Nothing is inherited: the caller may be a job, a program of slurmctld, or in anybody's shell.
         self._environment = environment.of_ours(slurm_conf)
         self._left_out: set[str] = set()
+        # Threads that ask at the same time share a reading.
+        self._nodes = Shared(partial(self._read_nodes, NodeParser()))
+        self._detailed_nodes = Shared(partial(self._read_nodes, NodeParser(), "--details"))
+        self._newest: tuple[float, Mapping[str, NodeState]] = (-math.inf, {})
+        self._lock = threading.Lock()
 
     def run(self, *command: str) -> str:
         return self._run(command, {}).decode(errors="replace")
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str]) -> bytes:
+        with self._answer(command, variables) as answer:
+            return answer.read()
+
+    @contextmanager
+    def _answer(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[BinaryIO]:
+        """Run a command and yield its answer as a file."""
         # It is in memory, as `subprocesses.run` has it. Only what is shown of it is decoded.
         with os.fdopen(os.memfd_create("answer"), "w+b") as answer:
             try:
@@ -382,7 +408,7 @@ class Control(Slurm):
                 kind = SlurmDown if is_unanswered(ended.errors) else SlurmError
                 errors = ended.errors or answer.read(ERROR_BYTES).decode(errors="replace")
                 raise kind(command, ended.status, errors)
-            return answer.read()
+            yield answer
 
     def _show(self, parse: Callable[[str], Answer], *words: str) -> Answer:
         command = ("scontrol", "show", *words, "--oneliner")
@@ -395,16 +421,35 @@ class Control(Slurm):
             self._left_out.add(sentence)
             print(sentence, file=sys.stderr, flush=True)
 
-    def nodes(self) -> dict[str, NodeState]:
-        with _usable(("scontrol", "show", "nodes")):
-            return parse_nodes(self.show_nodes())
+    def nodes(self) -> Mapping[str, NodeState]:
+        return self._nodes()
+
+    def nodes_since(self, begun: float) -> Mapping[str, NodeState]:
+        with self._lock:
+            newest, nodes = self._newest
+        return nodes if newest >= begun else self.nodes()
+
+    def _read_nodes(self, parse: NodeParser, *options: str) -> Mapping[str, NodeState]:
+        command = ("scontrol", "show", "nodes", *options, "--oneliner")
+        begun = time.monotonic()
+        with (
+            self._answer(command, {}) as answer,
+            # A line at a time: the whole text of 50,000 nodes has 40 MB.
+            io.TextIOWrapper(answer, encoding="utf-8", errors="replace", newline="\n") as lines,
+            _usable(command),
+        ):
+            nodes = parse(lines)
+        with self._lock:
+            if begun > self._newest[0]:
+                self._newest = begun, nodes
+        return nodes
 
     def node(self, name: str) -> NodeState | None:
         """Return one node; `None` if Slurm does not list it."""
         return self._show(parse_nodes, "node", name).get(name)
 
-    def detailed_nodes(self) -> dict[str, NodeState]:
-        return self._show(parse_nodes, "nodes", "--details")
+    def detailed_nodes(self) -> Mapping[str, NodeState]:
+        return self._detailed_nodes()
 
     def partition_states(self) -> dict[str, str]:
         return self._show(parse_partition_states, "partitions", "--all")
@@ -415,8 +460,8 @@ class Control(Slurm):
     def jobs(self) -> dict[int, JobState]:
         return self._jobs(JOB_TEXTS)
 
-    def unfinished_jobs(self) -> set[int]:
-        return {job.id for job in self._jobs({}).values() if not job.is_over}
+    def working_jobs(self) -> set[int]:
+        return {job.id for job in self._jobs({}).values() if job.has_work}
 
     def detailed_jobs(self) -> dict[int, JobState]:
         jobs = self._jobs({**JOB_TEXTS, **JOB_DETAILS})

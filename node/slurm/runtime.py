@@ -17,9 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from node.slurm.hostlist import expand, fold
+from node.slurm.states import NodeState
 
 FILE = "slurm-stacks-runtime.json"
 """The record, in slurmctld's folder of saved state."""
@@ -53,11 +55,6 @@ CONTROLLER = {
     "SuspendExcNodes": "", "SuspendExcParts": "", "SuspendExcStates": "",
 }  # fmt: skip
 """slurmctld's options that scontrol changes, with Slurm's defaults."""
-
-_NODE = re.compile(
-    r"NodeName=(?P<name>\S+) .*? AvailableFeatures=(?P<features>\S+) .*? Weight=(?P<weight>[0-9]+) Owner="
-)
-_CPU_BIND = re.compile(r" CpuBind=(\S+) ")
 
 # What slurm.conf can hold. Who writes the record must not be able to write any other line there.
 _SIMPLE = re.compile(r"[A-Za-z0-9._+@:,/%*()\[\]-]+")
@@ -165,19 +162,18 @@ def shown_partitions(text: str) -> dict[str, Fields]:
     return shown
 
 
-def shown_nodes(text: str) -> dict[str, Fields]:
-    """Parse what people can change of nodes in the output of `scontrol show nodes --oneliner`."""
-    shown: dict[str, Fields] = {}
-    for line in text.split("\n"):
-        # Lines of nodes only: a reason or a comment may have line breaks.
-        if (match := _NODE.match(line)) is not None:
-            features = "" if match["features"] == "(null)" else match["features"]
-            bind = _CPU_BIND.search(line)
-            shown.setdefault(
-                match["name"],
-                {"Feature": features, "Weight": match["weight"], "CpuBind": bind[1] if bind else ""},
-            )
-    return shown
+def shown_nodes(nodes: Mapping[str, NodeState]) -> dict[str, Fields]:
+    """Return what people can change of nodes."""
+    return {
+        name: _node_fields(node.features, node.weight, node.cpu_bind)
+        for name, node in nodes.items()
+        if node.weight
+    }
+
+
+@lru_cache(maxsize=1024)  # of thousands of nodes most have the same
+def _node_fields(features: str, weight: str, cpu_bind: str) -> Fields:
+    return MappingProxyType({"Feature": features, "Weight": weight, "CpuBind": cpu_bind})
 
 
 def shown_controller(text: str) -> Fields:
@@ -310,13 +306,23 @@ def compare(
                 own[name].pop("State", None)
                 if (before_closed := before.own.get(name, {}).get("State")) is not None:
                     own[name]["State"] = before_closed
-    nodes = {
-        name: changes
-        for name, options in shown.nodes.items()
-        if name in designed.nodes and (changes := _differences(designed.nodes[name], options, {}))
-    }
+    nodes = dict(_changed_nodes(shown.nodes, designed.nodes))
     present = {key: value for key, value in designed.controller.items() if key in shown.controller}
     return Record(own, partitions, nodes, _differences(present, shown.controller, CONTROLLER), by_command)
+
+
+def _changed_nodes(
+    shown: Mapping[str, Fields], designed: Mapping[str, Fields]
+) -> Iterator[tuple[str, dict[str, Difference]]]:
+    # Thousands of nodes share a few objects, so a pair that has no difference is compared once.
+    same: set[tuple[int, int]] = set()
+    for name, options in shown.items():
+        if (was := designed.get(name)) is None or (id(was), id(options)) in same:
+            continue
+        if changes := _differences(was, options, {}):
+            yield name, changes
+        else:
+            same.add((id(was), id(options)))
 
 
 def _differences(was: Fields, now: Fields, unset: Fields) -> dict[str, Difference]:

@@ -8,6 +8,7 @@ Slurm's traps (docs/internals/slurm_traps.md): node-words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from node.slurm import node_flags
 from node.slurm.phases import Phase, phase
@@ -29,6 +30,8 @@ class NodeState:
         cpus_alloc: The number of allocated CPUs, also by a job that waits for the node.
         gres_used: The number of generic resources in use; 0 unless it was asked for by
             `Slurm.detailed_nodes`.
+        features: What jobs may ask for by `--constraint`, as Slurm shows it. People may change this, `weight`
+            (empty if Slurm shows none) and `cpu_bind` at run time.
     """
 
     name: str
@@ -49,16 +52,16 @@ class NodeState:
     gres: str | None = None
     gres_used: int = 0
     version: str | None = None
+    features: str = ""
+    weight: str = ""
+    cpu_bind: str = ""
 
     @classmethod
     def parse(
         cls, name: str, state: str, reason: str | None = None, next_state: str | None = None
     ) -> NodeState:
         """Return the node of a state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN."""
-        base, *flags = state.split("+")
-        # 22.05 marks a silent node with a star here, too. Newer releases have only the flag.
-        silent = {node_flags.NOT_RESPONDING} if base.endswith("*") else set()
-        return cls(name, base.rstrip("*"), frozenset(flags) | silent, reason, next_state=next_state)
+        return cls(name, *base_and_flags(state), reason, next_state=next_state)
 
     @property
     def is_up(self) -> bool:
@@ -183,6 +186,15 @@ class NodeState:
     def has_job(self) -> bool:
         """Whether a job holds the node, also while the job starts or ends."""
         return self.base in node_flags.WITH_JOBS or node_flags.COMPLETING in self.flags
+
+
+@lru_cache(maxsize=1024)  # thousands of nodes have a few states, and share their flags
+def base_and_flags(state: str) -> tuple[str, frozenset[str]]:
+    """Return the base and the flags of a node's state in Slurm's notation: IDLE+CLOUD+POWERED_DOWN."""
+    base, *flags = state.split("+")
+    # 22.05 marks a silent node with a star here, too. Newer releases have only the flag.
+    silent = {node_flags.NOT_RESPONDING} if base.endswith("*") else set()
+    return base.rstrip("*"), frozenset(flags) | silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_a_pass_that_does_not_ask_the_cloud_reads_the_nodes_once(
     readings = 0
     nodes = cluster.control.nodes
 
-    def read() -> dict[str, NodeState]:
+    def read() -> Mapping[str, NodeState]:
         nonlocal readings
         readings += 1
         return nodes()

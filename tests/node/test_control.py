@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from node.slurm import answers
 from node.slurm.answers import (
+    NodeParser,
     parse_jobs,
     parse_nodes,
     parse_partition_states,
@@ -24,6 +28,7 @@ from node.slurm.environment import of_ours
 from node.slurm.fields import JOB, JOB_TEXTS, OUTPUT
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState
+from tests.support.checkout import until
 from tests.support.doubles import job, node
 from tests.support.hostile import HOSTILE
 
@@ -137,6 +142,97 @@ def test_a_reason_with_an_at_sign_in_brackets() -> None:
 )
 def test_few_nodes(text: str, names: list[str]) -> None:
     assert list(parse_nodes(text)) == names
+
+
+def test_a_line_that_is_known_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse_line = answers._node
+
+    def spied(line: str) -> NodeState | None:
+        parsed.append(line)
+        return parse_line(line)
+
+    monkeypatch.setattr(answers, "_node", spied)
+    parse = NodeParser()
+    first = parse(["NodeName=a State=IDLE\n", "NodeName=b State=DOWN\n", "\n"])
+    assert parsed == ["NodeName=a State=IDLE", "NodeName=b State=DOWN", ""]
+    parsed.clear()
+    assert parse(["NodeName=b State=DOWN\n", "NodeName=a State=IDLE\n", "\n"]) is first
+    assert parsed == [""]
+    second = parse(["NodeName=a State=IDLE\n", "NodeName=b State=MIXED\n"])
+    assert parsed == ["", "NodeName=b State=MIXED"]
+    assert (first["b"].base, second["b"].base) == ("DOWN", "MIXED"), "an answer stays as it is"
+    assert second["a"] is first["a"]
+
+
+def test_no_line_outlives_its_answer() -> None:
+    parse = NodeParser()
+    parse(["NodeName=a State=IDLE", "NodeName=b State=IDLE"])
+    assert list(parse(["NodeName=b State=IDLE"])) == ["b"], "a node was removed"
+    assert list(parse._known) == ["NodeName=b State=IDLE"]
+    assert parse(["No nodes in the system\n"]) == {}
+    assert parse._known == {}
+
+
+@pytest.mark.parametrize("lines", [["NodeName=a State=IDLE"] * 2, ["slurm_load_node error"]])
+def test_an_answer_that_is_refused_changes_no_later_one(lines: list[str]) -> None:
+    parse = NodeParser()
+    nodes = parse(["NodeName=a State=IDLE"])
+    with pytest.raises(ValueError, match=r"occurs twice|no node's line"):
+        parse(lines)
+    assert parse(["NodeName=a State=IDLE"]) is nodes
+    assert list(parse(["NodeName=a State=IDLE", "NodeName=b State=IDLE"])) == ["a", "b"]
+
+
+def test_lines_end_with_line_feeds_only(spy: Path) -> None:
+    """A text of an administrator's may hold any other character, and bytes that are no text."""
+    text = "NodeName=a State=DOWN Comment=x\x85\u2028\r\x0cy Reason=\xff z [root@5]"
+    raw = text.encode().replace("\xff".encode(), b"\xff")
+    (spy / "answer").write_bytes(raw + b"\n" + raw.replace(b"=a", b"=b") + b"\n")
+    _tool(spy, "scontrol", f"cat {spy}/answer")
+    control = Control("/x")
+    assert control.nodes() == parse_nodes((spy / "answer").read_bytes().decode(errors="replace"))
+    assert {node.reason for node in control.nodes().values()} == {"\ufffd z"}
+
+
+def test_an_older_reading_does_for_who_says_so_and_never_replaces_a_newer_one(spy: Path) -> None:
+    _tool(spy, "scontrol", f"cat {spy}/answer")
+    control = Control("/x")
+
+    def readings() -> int:
+        return len(_calls(spy))
+
+    (spy / "answer").write_text("NodeName=a State=IDLE\n")
+    before = time.monotonic()
+    assert control.nodes_since(before)["a"].base == "IDLE"
+    (spy / "answer").write_text("NodeName=a State=DOWN\n")
+    assert control.nodes_since(before)["a"].base == "IDLE"
+    assert readings() == 1
+    assert control.nodes_since(time.monotonic())["a"].base == "DOWN"
+    assert control.nodes_since(before)["a"].base == "DOWN", "the newest one"
+    assert readings() == 2
+    (spy / "answer").write_text("NodeName=a State=MIXED\n")
+    assert control.nodes()["a"].base == control.nodes_since(before)["a"].base == "MIXED"
+    (spy / "answer").write_text("NodeName=a State=IDLE GresUsed=gpu:2\n")
+    assert control.detailed_nodes()["a"].gres_used == control.nodes_since(before)["a"].gres_used == 2
+    assert readings() == 4
+    assert "[--details]" in _calls(spy)[-1]
+
+
+def test_threads_that_ask_at_once_share_a_reading_that_begins_after_them(spy: Path) -> None:
+    _tool(spy, "scontrol", f"cat {spy}/answer; until [ -e {spy}/go ]; do sleep 0.01; done")
+    (spy / "answer").write_text("NodeName=a State=IDLE\n")
+    control = Control("/x")
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(control.nodes)
+        until((spy / "calls").exists, 60, "the first reading")
+        (spy / "answer").write_text("NodeName=a State=DOWN\n")
+        others = [pool.submit(control.nodes) for _ in range(8)]
+        until(lambda: control._nodes._next is not None, 60, "who asks next")
+        assert len(_calls(spy)) == 1, "one at a time"
+        (spy / "go").touch()
+        assert {future.result(60)["a"].base for future in others} == {"DOWN"}
+        assert first.result(60)["a"].base in ("IDLE", "DOWN")
 
 
 def test_what_is_no_node_is_refused() -> None:
@@ -608,14 +704,14 @@ def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_
     mark = "mark=${SQUEUE_FORMAT2#jobid:}; mark=${mark%%f,*}"
     records = spy / "records"
     _tool(spy, "squeue", f'{mark}; sed "s/{MARK}/$mark/g" {records}')
-    records.write_bytes(answer(5) + answer(6, restartcnt="x"))
+    records.write_bytes(answer(5, state="RUNNING") + answer(6, restartcnt="x"))
     control = Control("/x")
     for _ in range(2):
-        assert control.unfinished_jobs() == {5}
+        assert control.working_jobs() == {5}
     assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
     records.write_bytes(answer(5) + answer(5))
     with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
-        control.unfinished_jobs()
+        control.working_jobs()
 
 
 def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,10 @@ def cluster() -> Iterator[SlurmCluster]:
         yield running
 
 
+def unfinished(control: Control) -> set[int]:
+    return {number for number, job in control.jobs().items() if not job.is_over}
+
+
 def _submit(cluster: SlurmCluster, *arguments: str) -> int:
     return int(cluster.run("sbatch", "--parsable", *arguments).stdout)
 
@@ -67,9 +71,10 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     options = ["--hold", "-w", node, "-J", "a JobState=FAILED b", "--comment", "x|y"]
     job = _submit(cluster, *options, "--wrap", "sleep 600")
     assert control.jobs()[job].is_pending
-    assert job in control.unfinished_jobs()
+    assert job not in control.working_jobs()
     control.release(job)
     cluster.wait("the job has the node", lambda: control.nodes()[node].has_job)
+    assert job in control.working_jobs(), "its prolog may wait for the node"
     cluster.wait("the node is up", lambda: control.nodes()[node].is_up)
     seen = control.jobs()[job]
     assert (seen.name, seen.comment, seen.nodes, seen.batch_host) == (
@@ -107,7 +112,7 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     cluster.wait("it starts", lambda: control.nodes()[node].has_job)
     control.cancel([job, job])
     cluster.wait("it is over", lambda: control.jobs()[job].is_over)
-    assert job not in control.unfinished_jobs()
+    assert job not in control.working_jobs()
     assert control.jobs()[job].is_over
     with pytest.raises(SlurmError, match="already finished"):
         control.update_job(job, admin_comment="too late")
@@ -315,10 +320,10 @@ def _readings(cluster: SlurmCluster, tmp_path: Path, since: int) -> dict[str, An
         "detailed jobs": set(control.detailed_jobs()),
         "dependencies": set(control.dependencies()),
         "outputs": set(control.outputs(jobs)),
-        "unfinished": control.unfinished_jobs() == {job["id"] for job in shown["jobs"]},
+        "unfinished": unfinished(control) == {job["id"] for job in shown["jobs"]},
         # What other tests have left may be arrays, whose tasks the listing has as one.
         "listed": {job_number(job) for job in listed if job_number(job) >= since}
-        == {job for job in control.unfinished_jobs() if job >= since},
+        == {job for job in unfinished(control) if job >= since},
         "users": {job.user for job in jobs.values()} | {job.user for job in listed},
         "tried again": [job.id for job in unstarted(jobs.values(), {})],
         "with nodes": [job.id for job in jobs.values() if job.nodes and job.id >= since],
@@ -334,8 +339,9 @@ def _bounded(cluster: SlurmCluster) -> None:
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (600 << 20,) * 2)\n"
         "from node.slurm.control import Control\n"
         f"control = Control({str(cluster.conf)!r})\n"
-        "control.detailed_jobs(), control.jobs(), control.unfinished_jobs(), control.dependencies()\n"
-        "control.outputs(control.unfinished_jobs()), control.detailed_nodes(), control.reservations()\n"
+        "control.detailed_jobs(), control.jobs(), control.working_jobs(), control.dependencies()\n"
+        "control.outputs(n for n, job in control.jobs().items() if not job.is_over)\n"
+        "control.detailed_nodes(), control.reservations()\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
@@ -488,7 +494,9 @@ def test_a_job_with_any_flag_is_seen_by_all_who_look_at_jobs(
             *waiting,
             waiting[-1] + 1,
         }
-        assert states.keys() <= control.unfinished_jobs()
+        assert states.keys() <= unfinished(control)
+        # A job that completes waits for its prolog, so the prolog must not wait for the job's nodes.
+        assert control.working_jobs() & states.keys() == {suspended, stopped, signaled}
 
         def run(line: str, seconds: float) -> str:
             return subprocess.run(
@@ -518,7 +526,7 @@ def test_a_job_with_any_flag_is_seen_by_all_who_look_at_jobs(
     assert (control.jobs()[waiting[0]].state, control.jobs()[waiting[0]].is_held) == ("RESV_DEL_HOLD", False)
     cluster.run("scontrol", "resume", str(suspended))
     control.cancel([*running, *waiting])
-    cluster.wait("their end", lambda: not control.unfinished_jobs() & states.keys())
+    cluster.wait("their end", lambda: not unfinished(control) & states.keys())
 
 
 def test_no_controller(cluster: SlurmCluster) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def made(control: FakeControl, file: Path, served: Callable[[str], str | None] | None = None) -> DnsHosts:
-    return DnsHosts(control.nodes, file.parent, SUFFIX, served or Server(file), 3600.0)
+    return DnsHosts(control.nodes_since, file.parent, SUFFIX, served or Server(file), 3600.0)
 
 
 def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
@@ -169,7 +170,7 @@ def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None
     begun, go_on = threading.Event(), threading.Event()
     readings = iter(["10.0.1.7", "10.0.1.8"])
 
-    def read() -> dict[str, NodeState]:
+    def read(_since: float) -> dict[str, NodeState]:
         address = next(readings)
         if address == "10.0.1.7":
             begun.set()
@@ -201,6 +202,38 @@ def test_another_look_is_due_soon_while_a_node_comes_up_or_slurm_is_away(
     control.error = RuntimeError("a surprise")
     assert seen.look()
     assert "a surprise" in capsys.readouterr().out
+
+
+def test_anothers_reading_does_while_no_node_comes_up(
+    control: FakeControl, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_hosts, "POWERING_UP_SECONDS", 0.005)
+    asked: list[float] = []
+
+    def read(since: float) -> Mapping[str, NodeState]:
+        asked.append(since)
+        return control.nodes()
+
+    def next_looks() -> list[float]:
+        begun = len(asked)
+        until(lambda: len(asked) >= begun + 4, 60, "looks", 0.005)
+        return asked[begun + 2 :]
+
+    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 0.02)
+    threading.Thread(target=seen.run, daemon=True).start()
+    assert max(next_looks()) < math.inf
+    assert asked[0] == math.inf
+    control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
+    assert min(next_looks()) == math.inf, "its name is late by no more than a pause"
+
+
+def test_who_waits_for_nodes_moves_the_next_look(control: FakeControl, file: Path) -> None:
+    seen = DnsHosts(control.nodes_since, file.parent, SUFFIX, Server(file), 0.3)
+    control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
+    seen.look()
+    before = seen._asked_at
+    seen.nodes()
+    assert seen._asked_at > before
 
 
 def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from node.elastic.observer import Observer, pause
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.states import NodeState
 from tests.support.checkout import until
-from tests.support.doubles import node
+from tests.support.doubles import FakeControl, job, node
 
 UP = node("debug-0", "ALLOCATED", "CLOUD")
 STARTING = node("debug-0", "ALLOCATED", "POWERING_UP")
@@ -112,6 +112,19 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 60) is True
 
 
+def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
+    """Slurm cleans up a cancelled job only after its prolog, so the prolog must not wait for the nodes."""
+    words = ("COMPLETING", "CANCELLED", "PENDING", "CONFIGURING")
+    control = FakeControl(
+        [STARTING],
+        [job(n, word, nodes=() if word == "PENDING" else ("debug-0",)) for n, word in enumerate(words, 1)],
+    )
+    seen = Observer(control.nodes, control.working_jobs)
+    for ended in (1, 2, 3):
+        assert seen.wait(ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
+    assert seen.wait(4, ["debug-0"], time.monotonic() - 2, 0.1) is False
+
+
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
     slurm = Slurm(STARTING)
     seen = slurm.observer()
@@ -141,7 +154,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
 def test_a_long_wait_costs_few_readings_and_a_new_one_is_served_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(observer, "LONGEST_POLL_SECONDS", 600.0)
+    monkeypatch.setattr(observer, "QUIET_POLL_SECONDS", 600.0)
     slurm = Slurm(STARTING)
     seen = slurm.observer()
     began = time.monotonic()
@@ -157,15 +170,51 @@ def test_a_long_wait_costs_few_readings_and_a_new_one_is_served_at_once(
     assert time.monotonic() - began < 60
 
 
+def test_a_boot_report_is_followed_by_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "QUIET_POLL_SECONDS", 600.0)
+    slurm, reports = Slurm(STARTING), ["one"]
+    seen = Observer(slurm.read, slurm.read_jobs, lambda: len(reports))
+    began = time.monotonic()
+    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], began - 10_000, 60))
+    thread.start()
+    until(lambda: slurm.readings == 1, 60, "a reading")
+    slurm.now["debug-0"] = UP
+    reports.append("two")
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_jobs_are_read_again_if_a_node_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that ends changes its nodes' lines, so between two equal readings of the nodes none has ended."""
+    monkeypatch.setattr(observer, "JOBS_SECONDS", 0.0)
+    monkeypatch.setattr(observer, "PROMPT_SECONDS", 600.0)
+    slurm = Slurm()
+    now: list[Mapping[str, NodeState]] = [{"debug-0": STARTING}]
+    seen = Observer(lambda: (slurm.read() and now[0]) or now[0], slurm.read_jobs)
+    asked = time.monotonic() - 2
+    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], asked, 60))
+    thread.start()
+    until(lambda: slurm.readings > 9, 60, "readings")
+    assert slurm.job_readings == 1
+    slurm.jobs.clear()
+    now[0] = dict(now[0])
+    thread.join(60)
+    assert not thread.is_alive()
+    monkeypatch.setattr(observer, "UNCHANGED_JOBS_SECONDS", 0.0)
+    assert seen.wait(1, ["debug-0"], asked, 60) is True, "and now and then in any case"
+
+
 def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.1)
-    assert pause(0.008, 1.0) == 0.1, "a quiet machine, and a boot of the local stack"
-    assert pause(0.008, 6.0) == pytest.approx(0.3)
-    assert pause(0.05, 1.0) == pytest.approx(0.2)
-    assert pause(0.008, 90.0) == pause(3.0, 1.0) == 0.5
-    assert pause(0.008, -60.0) == 0.1, "the prolog's question lies ahead"
+    assert pause(0.008, 1.0, 900.0) == 0.1, "a job may be gone at once"
+    assert pause(0.008, 1.0, 0.1) == pause(0.008, 2.0, 0.1) == 0.1, "a boot of the local stack"
+    assert pause(0.008, 6.0, 1.0) == pytest.approx(0.3)
+    assert pause(0.05, 1.0, 900.0) == pytest.approx(0.2)
+    assert pause(0.008, 90.0, 1.0) == pause(3.0, 1.0, 900.0) == 0.5
+    assert pause(0.008, -60.0, 900.0) == 0.1, "the prolog's question lies ahead"
+    assert pause(0.008, 90.0, 900.0) < 2 > pause(3.0, 1.1, 5.1), "an answer takes two seconds"
 
 
 @pytest.mark.parametrize(

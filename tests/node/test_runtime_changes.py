@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from node.design.folders import Folders
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, Settings
 from node.elastic import reconfiguration
 from node.elastic.runtime import RuntimeChanges
 from node.slurm import closing, conf, hardware, runtime
+from node.slurm.answers import parse_nodes
 from node.slurm.configure import closed_by_command, configure, read_changes, write_changes
 from node.slurm.control import LAST_WEIGHT
 from node.slurm.runtime import Designed, Difference, Fields, Record
+from node.slurm.states import NodeState
 from node.system import files
 from tests.node.slurm_cluster import design, partition
 from tests.support.doubles import FakeControl, settings
@@ -81,9 +85,10 @@ def test_slurm_of_26_05_spells_exclusive_partitions_otherwise() -> None:
 def test_no_words_of_a_node_pass_for_another_nodes_line() -> None:
     line = (
         "NodeName=a Arch=x86_64 AvailableFeatures=tiny ActiveFeatures=tiny Gres=(null) OS=Linux RealMemory=1 "
-        "TmpDisk=0 Weight=7 Owner=N/A Comment=x NodeName=b AvailableFeatures=f TmpDisk=0 Weight=9 Owner=N/A"
+        "State=IDLE TmpDisk=0 Weight=7 Owner=N/A Comment=x NodeName=b AvailableFeatures=f TmpDisk=0 Weight=9 "
+        "Owner=N/A"
     )
-    assert runtime.shown_nodes(line) == {"a": {"Feature": "tiny", "Weight": "7", "CpuBind": ""}}
+    assert runtime.shown_nodes(parse_nodes(line)) == {"a": {"Feature": "tiny", "Weight": "7", "CpuBind": ""}}
 
 
 # --- what is a change of theirs ---------------------------------------------------------------------------
@@ -109,6 +114,14 @@ def test_what_slurm_has_besides_the_stack_file_is_theirs() -> None:
         {"own": {"Nodes": "debug-0"}},
         [],
     )
+
+
+def test_nodes_that_share_their_options_are_each_compared() -> None:
+    plain, other = {"Weight": "10"}, {"Weight": "3"}
+    says = designed(nodes={"debug-0": plain, "debug-1": plain, "debug-2": other, "debug-3": other})
+    shown = designed(nodes=dict.fromkeys((*NODES, "unknown"), plain))
+    change = {"Weight": Difference("3", "10")}
+    assert runtime.compare(shown, says, Record()).nodes == {"debug-2": change, "debug-3": change}
 
 
 @pytest.mark.parametrize("state", ["UP", "DRAIN"])
@@ -254,8 +267,8 @@ class Told(FakeControl):
     def show_partitions(self) -> str:
         return self.text
 
-    def show_nodes(self) -> str:
-        return self.lines
+    def nodes(self) -> Mapping[str, NodeState]:
+        return parse_nodes(self.lines)
 
     def show_config(self) -> str:
         return self.config
@@ -410,7 +423,8 @@ def test_a_reconfigure_opens_nothing_that_a_command_has_closed() -> None:
 
 def test_the_weight_of_what_slurm_is_to_choose_last_is_ours(controller: Controller) -> None:
     line = (
-        "NodeName={} Arch=x AvailableFeatures=tiny,ondemand ActiveFeatures=x TmpDisk=0 Weight={} Owner=N/A\n"
+        "NodeName={} Arch=x AvailableFeatures=tiny,ondemand ActiveFeatures=x State=IDLE TmpDisk=0 Weight={} "
+        "Owner=N/A\n"
     )
     controller.control.lines = line.format("debug-0", LAST_WEIGHT) + line.format("debug-1", 3)
     controller.changes.once()
@@ -481,3 +495,50 @@ def test_a_partition_with_the_name_of_slurm_confs_defaults_changes_no_other(name
     kept = runtime.merge(Record(own={name: {"MaxTime": "1"}, "own": {}}), conf.designed(known))
     assert sorted(kept.own) == ["own"]
     assert len(kept.replaced) == 1
+
+
+def test_a_pass_shares_its_reading_unless_slurmctld_may_have_another_slurm_conf(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    control = controller.control
+
+    def nodes_since(begun: float) -> Mapping[str, NodeState]:
+        asked.append(begun)
+        return control.nodes()
+
+    monkeypatch.setattr(control, "nodes_since", nodes_since)
+    controller.changes.once(5.0)
+    assert asked.pop() == math.inf, "it may have started after the reading"
+    controller.changes.once(5.0)
+    assert asked.pop() == 5.0
+    control.config = "BOOT_TIME               = 99999999998\n"
+    controller.changes.once(5.0)
+    assert asked.pop() == math.inf
+    controller.changes.reconfigure()
+    assert asked == [math.inf, math.inf], "what was set is compared with what is now"
+    controller.changes.once(5.0)
+    assert 5.0 < asked.pop() <= time.monotonic(), "read since it was reconfigured"
+    controller.changes.once()
+    assert asked.pop() == math.inf
+
+
+def test_what_the_stack_file_says_is_worked_out_once(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_out = []
+    work_out = conf.designed
+
+    def spied(its: Settings, lines: hardware.Lines) -> Designed:
+        worked_out.append(lines.kept)
+        return work_out(its, lines)
+
+    monkeypatch.setattr(conf, "designed", spied)
+    controller.changes.once()
+    controller.changes.once()
+    assert worked_out == [{}]
+    kept = hardware.Hardware.of(controller.settings.design.partitions[0])
+    record = SimpleNamespace(kept=lambda _: {"debug-0": kept}, seen=["debug-0"])
+    monkeypatch.setattr(hardware, "read", lambda _: record)
+    controller.changes.once()
+    assert worked_out == [{}, {"debug-0": kept}], "a node keeps its former line"

@@ -96,7 +96,7 @@ class Cluster(SlurmCluster):
         jobs = control.run("squeue", "--all", "--noheader", "--format=%i|%T|%P|%r|%l|%k|%f|%Q|%v")
         return {
             "partitions": runtime.shown_partitions(control.show_partitions()),
-            "nodes": runtime.shown_nodes(control.show_nodes()),
+            "nodes": runtime.shown_nodes(control.nodes()),
             "slurmctld": runtime.shown_controller(control.show_config()),
             "drained": nodes,
             "texts": [word for word in ("Comment=a comment", "Extra=more") if word in texts],

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from node.elastic.daemon import Elastic
-from node.elastic.shared import Shared
 from node.system import rpc
+from node.system.shared import Shared
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, settings
 

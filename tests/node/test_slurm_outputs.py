@@ -204,8 +204,9 @@ def test_the_state_of_a_node_in_words(release: str, name: str) -> None:
 @each_release
 def test_all_fields_are_there(release: str) -> None:
     line = RUN[release]["nodes"]["busy"]
-    # What a node has only at times: a device, a reboot's next state.
-    assert NODE.keys() - set(re.findall(r"(?:^| )(\w+)=", line)) <= {"Gres", "GresUsed", "NextState"}
+    # What a node has only at times: a device, a reboot's next state, what somebody has set.
+    missing = NODE.keys() - set(re.findall(r"(?:^| )(\w+)=", line))
+    assert missing <= {"Gres", "GresUsed", "NextState", "CpuBind"}
     assert parse_partition_states(RUN[release]["partitions"]) == {"debug": "UP", "small": "INACTIVE"}
     (fix,) = [one for one in parse_reservations(RUN[release]["reservations"]) if one.name == "fix"]
     assert (fix.nodes, fix.is_maintenance, fix.users) == (("debug-4",), True, "root")

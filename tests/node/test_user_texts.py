@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_a_text_alone_is_no_text_of_a_job(text: str) -> None:
     assert parse_texts(text.encode(errors="replace"), JOB_TEXTS, MARK) == {}
 
 
-def parsed(text: str) -> dict[str, NodeState] | None:
+def parsed(text: str) -> Mapping[str, NodeState] | None:
     """The nodes; `None` if one occurs twice, which refuses the answer."""
     try:
         return parse_nodes(text)

@@ -6,7 +6,7 @@ import dataclasses
 import getpass
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,18 +107,15 @@ class FakeControl(Slurm):
     def show_partitions(self) -> str:
         return ""
 
-    def show_nodes(self) -> str:
-        return ""
-
     def show_config(self) -> str:
         return ""
 
-    def nodes(self) -> dict[str, NodeState]:
+    def nodes(self) -> Mapping[str, NodeState]:
         if self.error is not None:
             raise self.error
         return dict(self.state)
 
-    def detailed_nodes(self) -> dict[str, NodeState]:
+    def detailed_nodes(self) -> Mapping[str, NodeState]:
         return self.nodes()
 
     def jobs(self) -> dict[int, JobState]:

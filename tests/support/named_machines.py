@@ -79,7 +79,7 @@ class NamedMachines:
         shared = Path(str(names.folder(self._context.folders)))
         shared.mkdir(parents=True)
         (shared / name_server.STATIC).write_text(names.lines(HOSTS, self.domain))
-        self._names = DnsHosts(self.slurm.nodes, shared, self.domain, self.served, 3600.0)
+        self._names = DnsHosts(self.slurm.nodes_since, shared, self.domain, self.served, 3600.0)
 
     @property
     def domain(self) -> str:

@@ -250,10 +250,6 @@ class SimulatedSlurm(Slurm):
         self._answer()
         return ""
 
-    def show_nodes(self) -> str:
-        self._answer()
-        return ""
-
     def show_config(self) -> str:
         self._answer()
         return ""

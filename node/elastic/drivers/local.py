@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from node.bootstrap.report import failure
 from node.design.model import PROCESS, Partition, Settings
 from node.design.sites import LocalSite
+from node.elastic import drivers
 from node.elastic.driver import (
     LAUNCH_THREADS,
     AvailableCapacity,
@@ -45,8 +45,7 @@ class LocalDriver:
     def __init__(self, settings: Settings) -> None:
         self._socket = settings.site.of(LocalSite).socket
         self._design = settings.design
-        # Processes are all of one user, and leave their reports in the bucket's folder, beside the agent's.
-        self._files = Path(self._socket).parents[1] / "bucket" / "boot"
+        self._files = drivers.reports(settings)
         # The agent itself tells of the machines that it will take.
         self._boots = BootReports.of(settings, notices=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -265,7 +266,7 @@ def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) ->
             journal.finding(f"{count} machines of {node} at once")
 
 
-def stuck(nodes: dict[str, NodeState]) -> list[str]:
+def stuck(nodes: Mapping[str, NodeState]) -> list[str]:
     """Return the nodes that are not idle and powered down, in Slurm's notation.
 
     This includes nodes that are NOT_RESPONDING: slurmctld would not use them after its next start.
@@ -275,7 +276,7 @@ def stuck(nodes: dict[str, NodeState]) -> list[str]:
     return [f"{n.name} {'+'.join([n.base, *sorted(n.flags)])} reason={n.reason!r}" for n in bad]
 
 
-def leaked(nodes: dict[str, NodeState]) -> list[str]:
+def leaked(nodes: Mapping[str, NodeState]) -> list[str]:
     """Return idle nodes whose GPUs Slurm counts as used. Jobs for whole nodes would wait for them forever.
 
     Args:
