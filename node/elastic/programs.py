@@ -26,7 +26,7 @@ PrologEpilogTimeout."""
 EPILOG_TEXT = """\
 #!/bin/sh
 # Written by slurm-stacks. Waits until all nodes of the job have released it: they have ended it, or are lost.
-# slurmctld before 24.11 does not clean up a job that is requeued if its node is lost before it has ended it:
+# slurmctld before 24.11.1 does not clean up a requeued job whose node is lost before it has ended the job:
 # the job's next run has no GPUs, or never begins. While this epilog runs, slurmctld does clean up, after it.
 exec </dev/null
 PATH={path}

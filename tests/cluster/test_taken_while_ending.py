@@ -1,7 +1,7 @@
 """Jobs that are queued again because their machine is lost or will be, and have not ended when it is.
 
-slurmctld before 24.11 does not clean such a job up: its next run has no GPUs, and the GPUs that it had count
-as used forever. An --exclusive job on a cluster that has GPUs elsewhere never begins (BadConstraints).
+slurmctld before 24.11.1 does not clean such a job up: its next run has no GPUs, and the GPUs that it had
+count as used forever. An --exclusive job on a cluster that has GPUs elsewhere never begins (BadConstraints).
 """
 
 from __future__ import annotations
