@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from node.design.model import ClusterDesign
-from node.elastic.programs import EPILOG_SECONDS
+from node.elastic.client import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
 from node.slurm import hardware, version

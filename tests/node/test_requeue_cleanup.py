@@ -10,7 +10,7 @@ import pytest
 
 from node.design.accelerators import Accelerator
 from node.design.model import ClusterDesign
-from node.elastic.programs import EPILOG_SECONDS
+from node.elastic.client import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue_cleanup import PAUSE_SECONDS, RequeueCleanup
 from node.slurm import hardware
