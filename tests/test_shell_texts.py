@@ -21,7 +21,6 @@ from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
 from node.bootstrap.vm import images, os_login, users
-from node.elastic import programs
 from operations import login_lines
 from operations.aws import __main__
 from operations.local import system_packages
@@ -59,11 +58,6 @@ def texts() -> Iterator[tuple[str, str, str]]:
         yield f"batch-user-data-{name}", "sh", str(message.get_payload(0).get_payload())  # type: ignore[union-attr]
     yield "ecs-image", "bash", ecs.SCRIPT.read_text()
     yield "policy-rc.d", "sh", system_packages.OUR_POLICY
-    yield (
-        "epilog",
-        "sh",
-        programs.EPILOG_TEXT.format(path="/bin", slurm="env -i SLURM_CONF='/a b/slurm.conf'", seconds=9),
-    )
     yield "wait-for-environment", "sh", login_lines.wait_line(PLACE, "0123abcd", 60)
     yield "unpack", "sh", login_lines.unpack_line(PLACE, "0123abcd", "f" * 64)
     yield "submit", "sh", login_lines.submit_line(PLACE, "0123abcd/4567")
@@ -143,7 +137,6 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "operations/local/environment_paths.py",  # of two lines; a test runs what begins so
         "operations/local/system_packages.py",
         "node/bootstrap/vm/os_login.py",
-        "node/elastic/programs.py",
         "workload/job_head.j2",
     }
     assert known.count("#!/bin/") + known.count("#!/usr/bin/env bash") >= 8

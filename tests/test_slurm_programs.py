@@ -31,7 +31,6 @@ STARTERS = {
     # Each is the one function of its place, and gives its programs an environment of ours.
     "node/slurm/control.py": "machines: Control",
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
-    "node/elastic/programs.py": "the epilog of slurmctld, in sh: environment.words",
     "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
     "cli/changes/closing.py": "the same",
 }
@@ -118,7 +117,6 @@ ANSWERS = {
     "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
     "node/logs/find.py": {"squeue": "--version: the release"},
     "node/cluster_status.py": {"scontrol ping": "the exit status"},
-    "node/elastic/programs.py": {"scontrol show": "State= at the beginning of a line: at worst, it waits"},
     "node/benchmark.py": {"sbatch": "the new job's number"},
     "workload/job_head.j2": {"squeue": "EligibleTime of the job itself: digits or nothing"},
 }

@@ -248,7 +248,9 @@ def slurm(context: Context) -> str:
         if replaced := configure(context.settings, release, files.write).replaced:
             context.report.content["facts"]["replaced"] = "; ".join(replaced)
         return release
-    for name, content in conf.render(context.settings, version.parse(release)).items():
+    has_epilog = not version.cleans_up_requeued_jobs(release)
+    rendered = conf.render(context.settings, version.parse(release), has_epilog=has_epilog)
+    for name, content in rendered.items():
         files.write(etc / name, content.encode())
     return release
 

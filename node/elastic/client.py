@@ -1,4 +1,4 @@
-"""The programs that Slurm calls: resume, resume-fail, suspend, and the waiting prolog; and that of its stop.
+"""The programs that Slurm calls: resume, resume-fail, suspend, and those that wait; and that of its stop.
 
 Each sends a request to the daemon and exits. slurmctld waits for them, and hundreds may run at once, so they
 import next to nothing and know no cloud. While the daemon is down they leave their requests in a folder that
@@ -23,8 +23,19 @@ from node.system import rpc
 
 RESUME_SECONDS = 10.0
 RECORD_SECONDS = 10.0
-WAIT_ROUND_SECONDS = 30.0
-WAIT_RETRIES = 20
+WAIT_ROUND_SECONDS = 240.0
+"""After how long the daemon answers a prolog that there is more to wait for, and is asked again."""
+SILENT_SECONDS = 300.0
+"""A daemon that says nothing for so long after a question is broken. That it has ended is seen at once."""
+WAIT_RETRIES = {"wait": 20, "wait_for_release": 110}
+"""How often a waiting program looks for a daemon that is away, a second apart."""
+EPILOG_SECONDS = 110.0
+"""How long the epilog waits: longer than a job takes to end (KillWait, then DOWN), and less than
+PrologEpilogTimeout."""
+
+
+WAITING = {"prolog-slurmctld": "wait", "epilog-slurmctld": "wait_for_release"}
+"""The programs that wait, and what they ask the daemon."""
 
 
 def main(program: str, socket: str, requests: str) -> int:
@@ -34,8 +45,8 @@ def main(program: str, socket: str, requests: str) -> int:
         The exit status. It is always 0: Slurm has nothing useful to do with a failure of these programs.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    if program == "prolog-slurmctld":
-        return _wait(socket)
+    if program in WAITING:
+        return _wait(socket, WAITING[program])
     if program == "record-changes":
         return _record(socket)
     nodes = sys.argv[1] if len(sys.argv) > 1 else ""
@@ -82,23 +93,24 @@ def _record(socket: str) -> int:
     return 0
 
 
-def _wait(socket: str) -> int:
-    """Wait until the job's nodes are up or lost.
+def _wait(socket: str, method: str) -> int:
+    """Wait as the job's prolog until its nodes are up or lost, or as its epilog until they have let go of it.
 
-    When this prolog ends, slurmctld starts the batch script at once. Without it a batch job on fresh nodes
+    When the prolog ends, slurmctld starts the batch script at once. Without it a batch job on fresh nodes
     leaves CONFIGURING only on a 30-second tick of slurmctld.
+
+    `programs.WAITING_TEXT` does the same in Perl.
     """
     job = int(os.environ.get("SLURM_JOB_ID", "0"))
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
-    asked_at = time.monotonic()
     failures = 0
-    while failures < WAIT_RETRIES:
+    while failures < WAIT_RETRIES[method]:
         try:
-            # The daemon answers within WAIT_ROUND_SECONDS. Silence therefore means that it is down.
-            seconds = WAIT_ROUND_SECONDS + 15
-            if rpc.call(socket, "wait", seconds, job=job, nodes=nodes, asked=asked_at)["over"]:
+            if rpc.call(socket, method, SILENT_SECONDS, job=job, nodes=nodes)["over"]:
                 return 0
             failures = 0
+        except rpc.RpcSilentError:
+            break
         except (rpc.RpcUnavailableError, rpc.RpcError):
             failures += 1
             time.sleep(1.0)

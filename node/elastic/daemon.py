@@ -28,14 +28,14 @@ from node.elastic import drivers, history
 from node.elastic.budget import Budget
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
-from node.elastic.client import WAIT_ROUND_SECONDS
+from node.elastic.client import EPILOG_SECONDS, WAIT_ROUND_SECONDS
 from node.elastic.disks import Disks
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
 from node.elastic.history import NodeHistory
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
-from node.elastic.observer import Observer
+from node.elastic.observer import Observer, Wait
 from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
@@ -146,10 +146,8 @@ class Elastic:
         if method == "request":
             self._queue.put(params["request"])
             return {}
-        if method == "wait":
-            nodes = expand(params["nodes"])
-            over = self._observer.wait(params["job"], nodes, params["asked"], WAIT_ROUND_SECONDS)
-            return {"over": over}
+        if method in ("wait", "wait_for_release"):
+            return self._wait(params["job"], expand(params["nodes"]), is_epilog=method == "wait_for_release")
         if method == "status":
             return self._shared_status()
         if method == "cost":
@@ -162,6 +160,18 @@ class Elastic:
         if method == "reconfigure":
             return {"waits": self._reconfiguration.request()}
         raise ValueError(f"no call is named {method!r}")
+
+    def _wait(self, job: int, nodes: list[str], *, is_epilog: bool) -> rpc.Later:
+        """Answer a prolog or an epilog when its wait is over (`node.elastic.observer`)."""
+        asked_at, seconds = time.monotonic(), EPILOG_SECONDS if is_epilog else WAIT_ROUND_SECONDS
+
+        def keep(caller: rpc.Caller) -> None:
+            def answer(over: bool) -> None:
+                caller.answer({"over": over})
+
+            self._observer.wait(Wait(job, nodes, asked_at, seconds, answer, caller.is_gone, is_epilog))
+
+        return rpc.Later(keep)
 
     def run(self) -> None:
         """Process the requests that were left while the daemon was down, then serve and reconcile forever."""

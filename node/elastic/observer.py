@@ -1,6 +1,6 @@
-"""One shared reader of Slurm's nodes: hundreds of waiting prologs cost one reading, not hundreds.
+"""One shared reader of Slurm's nodes: hundreds of waiting prologs cost one reading and no thread.
 
-Slurm's traps (docs/internals/slurm_traps.md): start-tick.
+Slurm's traps (docs/internals/slurm_traps.md): start-tick, requeued-gpus.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.slurm.states import NodeState
@@ -49,8 +49,32 @@ class Reading:
     nodes: Mapping[str, NodeState]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wait:
+    """A prolog that waits until its job's nodes are up, or an epilog that waits until they have let go of it.
+
+    Attributes:
+        job: The job's id.
+        nodes: The job's nodes.
+        asked_at: When the program asked, on `time.monotonic`, which never jumps. Slurm starts a prolog up to
+            half a second before it powers the nodes up, so only readings that began later count.
+        seconds: After how long the program gets an answer in any case.
+        answer: Called once, with whether there is nothing more to wait for.
+        is_gone: Returns whether the program has ended, as Slurm ends those of a cancelled job.
+        is_epilog: Whether it is an epilog.
+    """
+
+    job: int
+    nodes: Sequence[str]
+    asked_at: float
+    seconds: float
+    answer: Callable[[bool], object]
+    is_gone: Callable[[], bool]
+    is_epilog: bool = False
+
+
 class Observer:
-    """An observer that reads Slurm's nodes while at least one caller waits.
+    """An observer that reads Slurm's nodes while at least one program waits.
 
     It reads them ten times a second at first, and every two seconds when nobody has begun to wait for a
     while and no node tells of its boot.
@@ -74,7 +98,7 @@ class Observer:
         self._boots_seen = boots()
         self._news = -math.inf
         self._condition = threading.Condition()
-        self._waiting: list[float] = []
+        self._waits: list[Wait] = []
         self._reading = Reading(-math.inf, {})
         self._jobs: tuple[float, set[int]] = (-math.inf, set())
         self._jobs_with: Mapping[str, NodeState] = {}
@@ -82,50 +106,42 @@ class Observer:
         self._ended = -math.inf
         threading.Thread(target=self._run, daemon=True, name="observer").start()
 
-    def wait(self, job: int, nodes: list[str], asked_at: float, seconds: float) -> bool:
-        """Wait until the job's nodes are up, the job ends or is requeued, or one of its nodes is lost.
-
-        Args:
-            job: The job's id.
-            nodes: The job's nodes.
-            asked_at: When the prolog asked, on `time.monotonic`, which all processes of a machine share and
-                which never jumps. Slurm starts a prolog up to half a second before it powers the nodes up, so
-                only readings that began later count.
-            seconds: The longest duration of this call.
-
-        Returns:
-            True if there is nothing more to wait for, False if the time is up.
-        """
-        deadline = time.monotonic() + seconds
+    def wait(self, wait: Wait) -> None:
+        """Have a program wait. It is answered when its nodes are as it needs them, or its job is lost."""
         with self._condition:
-            self._waiting.append(asked_at)
+            self._waits.append(wait)
             self._condition.notify_all()
-            try:
-                while True:
-                    if self._over(job, nodes, asked_at):
-                        return True
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return False
-                    self._condition.wait(left)
-            finally:
-                self._waiting.remove(asked_at)
 
-    def _over(self, job: int, nodes: list[str], asked_at: float) -> bool:
+    def _answer(self) -> None:
+        """Answer whoever has nothing more to wait for, and forget whoever has ended."""
+        now = time.monotonic()
+        with self._condition:
+            waits = self._waits[:]
+        over = {wait for wait in waits if self._over(wait)}
+        late = {wait for wait in waits if now > wait.asked_at + wait.seconds} - over
+        gone = {wait for wait in waits if wait.is_gone()} | over | late
+        with self._condition:
+            self._waits = [wait for wait in self._waits if wait not in gone]
+        for wait in gone:
+            wait.answer(wait not in late or wait.is_epilog)
+
+    def _over(self, wait: Wait) -> bool:
         reading = self._reading
-        if reading.begun <= asked_at:
+        if reading.begun <= wait.asked_at:
             return False
-        states = [reading.nodes.get(node) for node in nodes]
+        states = [reading.nodes.get(node) for node in wait.nodes]
+        if wait.is_epilog:
+            return not any(state is not None and state.ends_job for state in states)
         if all(state is not None and state.is_up for state in states):
             return True
         jobs_begun, jobs = self._jobs
-        if job and jobs_begun > asked_at + 1 and job not in jobs:
+        if wait.job and jobs_begun > wait.asked_at + 1 and wait.job not in jobs:
             return True
         for state in states:
             if state is None or state.is_down or state.is_powering_down:
                 return True
             # The node is not powered up yet, or it was powered down again. Only time tells the two apart.
-            if state.is_powered_down and reading.begun > asked_at + STALE_POWERED_DOWN_SECONDS:
+            if state.is_powered_down and reading.begun > wait.asked_at + STALE_POWERED_DOWN_SECONDS:
                 return True
         return False
 
@@ -134,35 +150,38 @@ class Observer:
             with self._condition:
                 # A new caller may bring the next reading forward.
                 if (left := self._left()) > 0:
-                    self._condition.wait(min(left, LOOK_SECONDS) if self._waiting else left)
+                    self._condition.wait(min(left, LOOK_SECONDS) if self._waits else left)
                     continue
             try:
-                begun = time.monotonic()
-                reading = Reading(begun, self._read_nodes())
-                with self._condition:
-                    self._reading = reading
-                    self._condition.notify_all()
-                self._ended = time.monotonic()
-                self._took = self._ended - begun
-                same = reading.nodes is self._jobs_with
-                if begun - self._jobs[0] > (UNCHANGED_JOBS_SECONDS if same else JOBS_SECONDS):
-                    self._jobs_with = reading.nodes
-                    jobs = (begun, self._read_jobs())
-                    with self._condition:
-                        self._jobs = jobs
-                        self._condition.notify_all()
+                self._read()
             except Exception as error:  # if this thread ended, every prolog would wait forever
                 print(f"observer: {error!r}", flush=True)
                 time.sleep(1.0)
+                self._answer()
+
+    def _read(self) -> None:
+        begun = time.monotonic()
+        self._reading = Reading(begun, self._read_nodes())
+        self._ended = time.monotonic()
+        self._took = self._ended - begun
+        self._answer()
+        if all(wait.is_epilog for wait in self._waits):
+            return
+        same = self._reading.nodes is self._jobs_with
+        if begun - self._jobs[0] > (UNCHANGED_JOBS_SECONDS if same else JOBS_SECONDS):
+            self._jobs_with = self._reading.nodes
+            self._jobs = (begun, self._read_jobs())
+            self._answer()
 
     def _left(self) -> float:
         """Return the seconds until the next reading is due."""
-        if not self._waiting:
+        if not self._waits:
             return threading.TIMEOUT_MAX
         now = time.monotonic()
         if (boots := self._boots()) != self._boots_seen:
             self._boots_seen, self._news = boots, now
-        return self._ended + pause(self._took, now - max(self._waiting), now - self._news) - now
+        waited = now - max(wait.asked_at for wait in self._waits)
+        return self._ended + pause(self._took, waited, now - self._news) - now
 
 
 def pause(reading: float, waited: float, news: float) -> float:

@@ -5,40 +5,58 @@ Slurm's traps (docs/internals/slurm_traps.md): bare-programs, requeued-gpus.
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
+import os
+from pathlib import Path, PurePath
 
 from node.bootstrap.services import Service
 from node.design.folders import Folders
 from node.design.model import Settings
-from node.slurm import environment
+from node.elastic import client
 from node.system import files
 
 CLIENT = "usr/local/lib/slurm-stacks/client"
 """Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.
 """
-NAMES = ("resume", "resume-fail", "suspend", "prolog-slurmctld")
+NAMES = ("resume", "resume-fail", "suspend", *client.WAITING)
 RECORD = "record-changes"
-EPILOG = "epilog-slurmctld"
-EPILOG_SECONDS = 110
-"""How long the epilog waits: longer than a job takes to end (KillWait, then DOWN), and less than
-PrologEpilogTimeout."""
-EPILOG_TEXT = """\
-#!/bin/sh
-# Written by slurm-stacks. Waits until all nodes of the job have released it: they have ended it, or are lost.
-# slurmctld before 24.11 does not clean up a job that is requeued if its node is lost before it has ended it:
-# the job's next run has no GPUs, or never begins. While this epilog runs, slurmctld does clean up, after it.
-exec </dev/null
-PATH={path}
-looks=0
-while [ "$looks" -lt {seconds} ]; do
-    # Usually this takes a tenth of a second.
-    if [ "$looks" -lt 5 ]; then sleep 0.1; else sleep 1; fi
-    # Only the line of the state counts: a node's reason or comment may hold the word as well.
-    {slurm} scontrol show node "$SLURM_JOB_NODELIST" 2>/dev/null |
-        grep -q '^ *State=[^ ]*COMPLETING' || exit 0
-    looks=$((looks + 1))
-done
+PERL = "/usr/bin/perl"
+"""Debian and Ubuntu have it on every machine, because their package manager needs it."""
+WAITING_TEXT = r"""
+# Written by slurm-stacks. Asks the elastic daemon whether there is anything to wait for, and ends when not.
+# Hundreds of these programs wait at once. In Python each takes five times as much time and memory.
+# Whatever happens the status is 0, because another one of a prolog requeues the job.
+my $job = int($ENV{SLURM_JOB_ID} || 0);
+my $nodes = $ENV{SLURM_JOB_NODELIST} // "";
+$nodes =~ s/(["\\])/\\$1/g;
+my $question = qq({"method": "$method", "params": {"job": $job, "nodes": "$nodes"}}\n);
+$SIG{PIPE} = "IGNORE";
+
+# Returns the daemon's line; undef if it is away, and nothing more if it is silent.
+sub answer {
+    socket(my $daemon, 1, 1, 0) or return;  # AF_UNIX, SOCK_STREAM
+    setsockopt($daemon, 1, 21, pack("l!l!", 30, 0));  # SOL_SOCKET, SO_SNDTIMEO: for a queue that is full
+    connect($daemon, pack("Sa*", 1, "$socket\0")) or return;
+    syswrite($daemon, $question) or return;
+    my ($line, $open) = ("", "");
+    vec($open, fileno($daemon), 1) = 1;
+    while ($line !~ /\n/) {
+        select(my $ready = $open, undef, undef, $silence) or exit 0;
+        sysread($daemon, $line, 4096, length $line) or return;
+    }
+    return $line;
+}
+
+# The daemon's folder, because the whole path may be too long for a socket.
+chdir $folder;
+my $failures = 0;
+while ($failures < $retries) {
+    my $line = answer() // "";
+    exit 0 if $line =~ /"over": true/;
+    if ($line =~ /"over": false/) { $failures = 0; next }
+    $failures++;
+    sleep 1;
+}
+exit 0;
 """
 
 
@@ -49,12 +67,13 @@ def write(settings: Settings, settings_file: Path) -> None:
     """
     folders = Folders(settings)
     code = Path(str(folders.code))
+    has_perl = os.access(PERL, os.X_OK)
     for name in (*NAMES, RECORD):
-        call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.elastic / 'requests')!r})"
-        place_python(settings, name, "node.elastic.client", call)
-    slurm = shlex.join(environment.words(folders.slurm_conf))
-    text = EPILOG_TEXT.format(path=environment.PATH, slurm=slurm, seconds=EPILOG_SECONDS)
-    _place(code / "bin" / EPILOG, text)
+        if has_perl and name in client.WAITING:
+            _place(code / "bin" / name, waiting_text(client.WAITING[name], folders.daemon_socket))
+        else:
+            call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.elastic / 'requests')!r})"
+            place_python(settings, name, "node.elastic.client", call)
     write_tool(settings, settings_file)
     if (condition := holds_state(settings)) is not None:
         # Imported late, because process machines do not have it.
@@ -108,6 +127,31 @@ def place_python(settings: Settings, name: str, module: str, call: str) -> Path:
         f"from {module} import main\n"
         f"sys.exit({call})\n",
     )
+
+
+def waiting_text(method: str, socket: PurePath) -> str:
+    """Return the text of a program that waits. It does what `client.main` does, for less.
+
+    Args:
+        method: What it asks the daemon.
+        socket: The daemon's socket.
+    """
+    values = {
+        "method": method,
+        "folder": str(socket.parent),
+        "socket": socket.name,
+        "retries": client.WAIT_RETRIES[method],
+        "silence": client.SILENT_SECONDS,
+    }
+    lines = [f"my ${name} = {_quoted(str(value))};\n" for name, value in values.items()]
+    # -T: no environment changes what Perl runs.
+    return f"#!{PERL} -T\n{''.join(lines)}{WAITING_TEXT}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as Perl's string in which nothing is replaced."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _place(program: Path, text: str) -> Path:

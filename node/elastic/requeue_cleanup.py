@@ -1,8 +1,8 @@
 """Has slurmctld clean up after jobs that were queued again and whose node was lost before they had ended.
 
-slurmctld before 24.11 does so only if EpilogSlurmctld runs while the node is given up, which is why ours
-waits (`node.elastic.programs`). But if the launch of a batch job fails because the machine does not answer,
-slurmctld queues the job again at once, and may kill that epilog.
+On some releases (`version.cleans_up_requeued_jobs`) it does so only if EpilogSlurmctld runs while the node is
+given up, which is why ours waits (`node.elastic.programs`). But if the launch of a batch job fails because
+the machine does not answer, slurmctld queues the job again at once, and may kill that epilog.
 
 Reading the configuration again cures both: slurmctld then starts an epilog for each job that ends and has
 none, and counts the GPUs in use from the jobs that run.
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from node.design.model import ClusterDesign
-from node.elastic.programs import EPILOG_SECONDS
+from node.elastic.client import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.view import log
 from node.slurm import hardware, version

@@ -4,7 +4,7 @@ The code is pure. There are two kinds of sites. In *process mode* all nodes are 
 machine; they differ by name, by port and, if the loopback has enough, by address. On *whole machines* (`vm`,
 `container`) every node has its own address, the default ports and its own cgroups.
 
-Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults.
+Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults, requeued-gpus.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def render(
     lines: Lines = AS_DESIGNED,
     places: Mapping[str, topology.Place] | None = None,
     kept: runtime.Kept = runtime.NOTHING,
+    *,
+    has_epilog: bool = True,
 ) -> dict[str, str]:
     """Return file name -> content, for `Folders.etc` on the controller and on login machines.
 
@@ -55,6 +57,7 @@ def render(
         lines: Which nodes keep their former hardware, and which partitions accept no jobs yet.
         places: Where machines are in the cloud's network, as far as it is known.
         kept: What people have changed at run time.
+        has_epilog: Whether slurmctld needs our epilog (`version.cleans_up_requeued_jobs`).
 
     Raises:
         ValueError: slurm.conf cannot hold the root's path, the path is too long for sockets, there are too
@@ -67,7 +70,7 @@ def render(
         _security(settings),
         _scheduling(settings),
         _tasks(settings),
-        _power(settings),
+        [*_power(settings), *(_epilog(settings) if has_epilog else [])],
         _health(settings),
         list(topology.options(settings.design)),
         _controller(settings, version, lines),
@@ -338,9 +341,6 @@ def _power(settings: Settings) -> Options:
         # This prolog waits until the job's nodes are up. Without it a batch job (and in 24.11 srun too)
         # starts only on a tick of 30 s.
         ("PrologSlurmctld", programs / "prolog-slurmctld"),
-        # This epilog runs until the job's nodes have ended it, so that slurmctld cleans up a requeued job
-        # whose node is lost meanwhile.
-        ("EpilogSlurmctld", programs / "epilog-slurmctld"),
         # The prolog's longest wait is for a node that takes its whole time to boot.
         ("PrologEpilogTimeout", max(slurm.resume_timeout, _longest_script(settings)) + PROLOG_MARGIN),
         ("SuspendTime", slurm.suspend_time),
@@ -376,6 +376,14 @@ def _health(settings: Settings) -> Options:
     if design.slurm.epilog is not None:
         options.append(("Epilog", programs / EPILOG))
     return options
+
+
+def _epilog(settings: Settings) -> Options:
+    """Return the epilog that runs until the job's nodes have ended it.
+
+    While it runs slurmctld cleans up a requeued job whose node is lost.
+    """
+    return [("EpilogSlurmctld", Folders(settings).code / "bin" / "epilog-slurmctld")]
 
 
 def _longest_script(settings: Settings) -> int:

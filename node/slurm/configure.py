@@ -59,7 +59,9 @@ def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     designed, changes = conf.designed(settings, deviation), read_changes(state) or runtime.Record()
     kept = runtime.merge(changes, designed)
     kept = runtime.with_closed(kept, designed, closed_by_command(changes, closing.read(state), time.time()))
-    for name, content in conf.render(settings, version.parse(release), deviation, places, kept).items():
+    has_epilog = not version.cleans_up_requeued_jobs(release)
+    rendered = conf.render(settings, version.parse(release), deviation, places, kept, has_epilog=has_epilog)
+    for name, content in rendered.items():
         folder = etc
         if name == topology.FILE:
             # The elastic daemon writes this file too, and may not write to /etc.

@@ -183,9 +183,14 @@ class NodeState:
         )
 
     @property
+    def ends_job(self) -> bool:
+        """Whether a job that ends still holds the node."""
+        return node_flags.COMPLETING in self.flags
+
+    @property
     def has_job(self) -> bool:
         """Whether a job holds the node, also while the job starts or ends."""
-        return self.base in node_flags.WITH_JOBS or node_flags.COMPLETING in self.flags
+        return self.base in node_flags.WITH_JOBS or self.ends_job
 
 
 @lru_cache(maxsize=1024)  # thousands of nodes have a few states, and share their flags

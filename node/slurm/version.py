@@ -61,14 +61,21 @@ def reconfigure_survives_scripts(text: str) -> bool:
     return release in _SCRIPTS_AWAITED and patch >= _SCRIPTS_AWAITED[release]
 
 
+_REQUEUES_CLEANED: Mapping[Version, int] = {(23, 11): 11, (24, 5): 6, (24, 11): 1}
+"""Release -> its first patch with SchedMD's commit 3d5a7e06d2. Later releases have it from the start."""
+
+
 def cleans_up_requeued_jobs(text: str) -> bool:
-    """Return whether slurmctld cleans up a requeued job whose node is given up before it has ended (24.11).
+    """Return whether slurmctld cleans up a requeued job whose node is given up before it has ended.
 
     Args:
         text: The release, as Slurm's programs print it. If it names none, the answer is no.
     """
-    match = _VERSION.search(text)
-    return match is not None and (int(match[1]), int(match[2])) >= (24, 11)
+    match = _PATCH.search(text)
+    if match is None:
+        return False
+    release, patch = (int(match[1]), int(match[2])), int(match[3] or 0)
+    return release > max(_REQUEUES_CLEANED) or patch >= _REQUEUES_CLEANED.get(release, patch + 1)
 
 
 def knows_last_digit(text: str) -> bool:

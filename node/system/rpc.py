@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from node.system.waiting import pauses_for, retry
 
@@ -28,6 +28,10 @@ FULL_SECONDS = 0.05
 
 class RpcUnavailableError(Exception):
     """No server answers: the socket is missing, refuses, times out, or closes without an answer."""
+
+
+class RpcSilentError(RpcUnavailableError):
+    """A server took the question and said nothing until the timeout."""
 
 
 class RpcError(Exception):
@@ -72,6 +76,8 @@ def call(path: str, method: str, timeout: float = 10.0, /, **params: Any) -> Any
             connection.sendall(json.dumps({"method": method, "params": params}).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 line = stream.readline(MAX_LINE)
+        except TimeoutError as error:
+            raise RpcSilentError(f"{path}: {error}") from error
         except OSError as error:
             raise RpcUnavailableError(f"{path}: {error}") from error
     if not line.endswith(b"\n"):
@@ -96,13 +102,52 @@ def _connect(connection: socket.socket, path: str, timeout: float) -> None:
         retry(lambda: connection.connect(name), BlockingIOError, pauses_for(timeout, FULL_SECONDS))
 
 
+class Caller:
+    """A client that waits for its answer, which any thread gives it, once."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def answer(self, result: Any) -> None:
+        """Send the result, and close the connection. A client that has ended does not matter."""
+        self._send({"result": result})
+
+    def refuse(self, error: Exception) -> None:
+        """Send the error in place of a result."""
+        code = getattr(error, "code", type(error).__name__)
+        self._send({"error": {"code": str(code), "message": str(error)}})
+
+    def is_gone(self) -> bool:
+        """Return whether the client has ended. Its end of the connection then reads as empty."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        with self._connection, contextlib.suppress(OSError):
+            self._connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+class Later(NamedTuple):
+    """What a handler returns if the answer takes long: no thread waits for it.
+
+    Attributes:
+        keep: Takes the caller, and answers it at some time.
+    """
+
+    keep: Callable[[Caller], object]
+
+
 class Server:
-    """A server with one thread per connection. `close` ends it and removes the socket.
+    """A server with one thread per request. `close` ends it and removes the socket.
 
     Args:
         path: The path of the socket. The socket of a dead server is replaced.
-        handler: `(method, params) -> result`. The client gets an exception as an RpcError, with its `code`
-            attribute if it has one.
+        handler: `(method, params) -> result`, or a `Later`. The client gets an exception as an RpcError, with
+            its `code` attribute if it has one.
         mode: The socket's permissions.
     """
 
@@ -149,12 +194,14 @@ class Server:
             os.unlink(self._path)
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection, connection.makefile("rb") as stream:
-            try:
+        caller = Caller(connection)
+        try:
+            with connection.makefile("rb") as stream:
                 request = json.loads(stream.readline(MAX_LINE))
-                answer = {"result": self._handler(request["method"], request.get("params", {}))}
-            except Exception as error:  # the client gets every failure, and the server stays up
-                code = getattr(error, "code", type(error).__name__)
-                answer = {"error": {"code": str(code), "message": str(error)}}
-            with contextlib.suppress(OSError):  # the client may have closed
-                connection.sendall(json.dumps(answer).encode() + b"\n")
+            result = self._handler(request["method"], request.get("params", {}))
+            if isinstance(result, Later):
+                result.keep(caller)
+            else:
+                caller.answer(result)
+        except Exception as error:  # the client gets every failure, and the server stays up
+            caller.refuse(error)

@@ -1,11 +1,13 @@
 """Jobs that are queued again because their machine is lost or will be, and have not ended when it is.
 
-slurmctld before 24.11 does not clean such a job up: its next run has no GPUs, and the GPUs that it had count
-as used forever. An --exclusive job on a cluster that has GPUs elsewhere never begins (BadConstraints).
+slurmctld before 24.11.1 does not clean such a job up: its next run has no GPUs, and the GPUs that it had
+count as used forever. An --exclusive job on a cluster that has GPUs elsewhere never begins (BadConstraints).
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from node.slurm.answers import parse_nodes
 from node.slurm.version import cleans_up_requeued_jobs
 from node.system import rpc
 from tests.support.checkout import Checkout, until
+from tests.support.mishaps import pids
 from tests.support.soak.audit import leaked
 
 STACK = """
@@ -58,6 +61,11 @@ def test_a_job_that_has_not_ended_when_its_machine_is_taken_runs_again_whole(
     second = submit("second", "--partition=lost", "--gpus-per-node=1", stays="")
     for notes in (gpu, whole):
         fault("preempt", notes, notice=3)
+    states = ("squeue", "--noheader", "--format=%j %T")
+    until(lambda: "whole COMPLETING" in cluster.ask(*states), 60, "a job that ends")
+    # Their epilogs, on releases that need them, wait for the daemon's word.
+    (daemon,) = pids(cluster, "elastic.daemon")
+    os.kill(daemon, signal.SIGKILL)
 
     until(lambda: len(lines(gpu)) == 2 and len(lines(whole)) == 2, 150, "their second runs")
     assert [line.split()[1] for line in lines(gpu)] == ["0", "0"], "the same number of GPUs as before"

@@ -505,6 +505,10 @@ def test_programs_reach_a_living_daemon(
         assert list(there["requests"].iterdir()) == []
         job_ = {"SLURM_JOB_ID": "4", "SLURM_JOB_NODELIST": "debug-0"}
         assert program("prolog-slurmctld", **there, **job_) == 0
+        assert program("epilog-slurmctld", **there, **job_) == 0
+        # A prolog of an earlier release may still wait.
+        former = {"job": 4, "nodes": "debug-0", "asked": time.monotonic()}
+        assert rpc.call(str(there["socket"]), "wait", 60.0, **former) == {"over": True}
         recorded: list[str] = []
         monkeypatch.setattr(daemon.elastic.changes, "once", lambda: recorded.append("changes"))
         # systemd runs it also after slurmctld has ended by itself: then nobody answers.
@@ -516,11 +520,12 @@ def test_programs_reach_a_living_daemon(
             rpc.call(str(there["socket"]), "launch")
 
 
-def test_a_prolog_without_a_daemon_ends_well_in_the_end(
-    tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", client.WAITING)
+def test_a_program_that_waits_ends_well_in_the_end_without_a_daemon(
+    name: str, tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prolog that fails would requeue the job, and one that never ends would hold it forever."""
     naps = noted_naps(monkeypatch)
     there = {"socket": tmp_path / "none.sock", "requests": tmp_path}
-    assert program("prolog-slurmctld", **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0
-    assert len(naps) == client.WAIT_RETRIES
+    assert program(name, **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0
+    assert len(naps) == client.WAIT_RETRIES[client.WAITING[name]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from node.elastic.daemon import Elastic
 from node.elastic.dns_hosts import DnsHosts, addresses
 from node.slurm.control import SlurmError
 from node.slurm.states import NodeState
+from node.system import rpc
 from tests.support.checkout import until
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, settings
 from tests.support.doubles import node as state
@@ -255,21 +256,27 @@ def test_who_asks_for_nodes_has_them_looked_at(tmp_path: Path, monkeypatch: pyte
     until(lambda: file.exists() and "10.0.1.7" in file.read_text(), 60, "the node's name", 0.005)
 
 
+def is_told_to_go(elastic: Elastic, job: int, nodes: str) -> bool:
+    """Ask as a job's prolog."""
+    theirs, ours = socket.socketpair()
+    elastic.handle("wait", {"job": job, "nodes": nodes}).keep(rpc.Caller(theirs))
+    with ours, ours.makefile() as stream:
+        return bool(json.loads(stream.readline())["result"]["over"])
+
+
 def test_a_job_goes_when_its_nodes_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     its = settings(tmp_path, fast_design(isolation="vm", provider="aws"))
     file = Path(str(names.folder(Folders(its)))) / "nodes-debug-0"
     monkeypatch.setattr(names, "ask", lambda name, server, seconds: Server(file)(name))
     elastic = Elastic(its, FakeControl([UP]), FakeDriver(), tmp_path)
-    asked = {"job": 1, "nodes": "debug-0", "asked": time.monotonic()}
-    assert elastic.handle("wait", asked) == {"over": True}
+    assert is_told_to_go(elastic, 1, "debug-0")
     assert file.read_text() == f"10.0.1.7 debug-0.{SUFFIX}\n"
 
 
 def test_process_machines_have_another_way(tmp_path: Path) -> None:
     elastic = Elastic(settings(tmp_path, fast_design()), FakeControl([UP]), FakeDriver(), tmp_path)
     assert elastic.names is None
-    asked = {"job": 1, "nodes": "debug-0", "asked": time.monotonic()}
-    assert elastic.handle("wait", asked) == {"over": True}
+    assert is_told_to_go(elastic, 1, "debug-0")
     assert list(tmp_path.rglob("names")) == []
 
 

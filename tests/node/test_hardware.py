@@ -168,4 +168,6 @@ def test_an_older_slurm_does_not_read_what_a_newer_one_has_written(controller: C
     assert controller.text("slurm.conf") == before
     configure(known, "slurm 23.11.10", write)
     configure(known, "slurm 23.11.4", write)
+    assert "EpilogSlurmctld" in controller.text("slurm.conf")
     configure(known, "slurm 24.11.5", write)
+    assert "EpilogSlurmctld" not in controller.text("slurm.conf"), "this release needs none"

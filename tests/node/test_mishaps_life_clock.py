@@ -19,7 +19,7 @@ from node.elastic import client, observer
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
 from node.elastic.ledger import Ledger
-from node.elastic.observer import Observer
+from node.elastic.observer import Observer, Wait
 from node.system import rpc
 from node.system.processes import ProcessId
 from tests.support.checkout import until
@@ -53,19 +53,26 @@ def test_a_prolog_goes_when_its_nodes_are_up(
     """The prolog's program and the daemon are two processes, which must agree on which moment came first."""
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
     nodes = {"debug-0": node("debug-0", "ALLOCATED", "POWERING_UP")}
-    watching = Observer(lambda: dict(nodes), lambda: {1})
+    control = FakeControl()
+    monkeypatch.setattr(control, "nodes", lambda: dict(nodes))
+    elastic = Elastic(settings(tmp_path, fast_design()), control, FakeDriver(), tmp_path)
     asked = threading.Event()
 
-    def handle(_method: str, params: dict[str, object]) -> object:
+    def handle(method: str, params: dict[str, object]) -> object:
         asked.set()
-        return {"over": watching.wait(1, ["debug-0"], float(str(params["asked"])), 60.0)}
+        return elastic.handle(method, params)
 
     server = rpc.Server(str(tmp_path / "socket"), handle)
     threading.Thread(target=server.serve, daemon=True).start()
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "debug-0")
     over = threading.Event()
-    threading.Thread(target=lambda: (client._wait(str(tmp_path / "socket")), over.set()), daemon=True).start()  # type: ignore[func-returns-value]
+
+    def prolog() -> None:
+        client._wait(str(tmp_path / "socket"), "wait")
+        over.set()
+
+    threading.Thread(target=prolog, daemon=True).start()
     assert asked.wait(60)
     set_clock(jump)
     assert not over.wait(0.2), "the node is not up"
@@ -81,9 +88,11 @@ def test_a_node_that_is_still_off_is_waited_for(
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
     monkeypatch.setattr(observer, "STALE_POWERED_DOWN_SECONDS", HOUR / 2)
     watching = Observer(lambda: {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}, lambda: {1})
-    asked = time.monotonic()
+    over = threading.Event()
+    wait = Wait(1, ["debug-0"], time.monotonic(), HOUR / 2, lambda _: over.set(), lambda: False)
     set_clock(jump)
-    assert watching.wait(1, ["debug-0"], asked, 0.2) is False
+    watching.wait(wait)
+    assert not over.wait(0.2)
 
 
 # --- reconciling -----------------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from node.elastic import observer
-from node.elastic.observer import Observer, pause
+from node.elastic.observer import Observer, Wait, pause
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.states import NodeState
 from tests.support.checkout import until
@@ -47,6 +50,28 @@ class Slurm:
         return Observer(self.read, self.read_jobs)
 
 
+class Caller:
+    """A program that asks, and may end before it is answered."""
+
+    def __init__(self, observer: Observer, job: int, nodes: list[str], asked_at: float, **more: Any) -> None:
+        self.answers: queue.Queue[bool] = queue.Queue()
+        self.gone = False
+        seconds = more.pop("seconds", math.inf)
+        observer.wait(Wait(job, nodes, asked_at, seconds, self.answers.put, lambda: self.gone, **more))
+
+    def answered(self, seconds: float) -> bool:
+        try:
+            return self.answers.get(timeout=seconds)
+        except queue.Empty:
+            self.gone = True
+            return False
+
+
+def wait(observer: Observer, job: int, nodes: list[str], asked_at: float, seconds: float) -> bool:
+    """Return whether a prolog is told within these seconds that there is nothing to wait for."""
+    return Caller(observer, job, nodes, asked_at).answered(seconds)
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
@@ -55,10 +80,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_job_goes_when_all_of_its_nodes_are_up() -> None:
     slurm = Slurm(UP, node("debug-1", "ALLOCATED", "POWERING_UP"))
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 0.1) is False
+    assert wait(seen, 1, ["debug-0", "debug-1"], time.monotonic(), 0.1) is False
     answers: list[bool] = []
     thread = threading.Thread(
-        target=lambda: answers.append(seen.wait(1, ["debug-0", "debug-1"], time.monotonic(), 60))
+        target=lambda: answers.append(wait(seen, 1, ["debug-0", "debug-1"], time.monotonic(), 60))
     )
     thread.start()
     time.sleep(0.05)
@@ -72,8 +97,8 @@ def test_a_reading_older_than_the_question_does_not_count() -> None:
     """Slurm may start the prolog before it powers the nodes up. They still look up, or off."""
     slurm = Slurm(UP)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 1, 60) is True
-    assert seen.wait(1, ["debug-0"], time.monotonic() + 60, 0.1) is False
+    assert wait(seen, 1, ["debug-0"], time.monotonic() - 1, 60) is True
+    assert wait(seen, 1, ["debug-0"], time.monotonic() + 60, 0.1) is False
 
 
 def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
@@ -82,8 +107,8 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
     monkeypatch.setattr(observer, "STALE_POWERED_DOWN_SECONDS", 600.0)
     slurm = Slurm(OFF)
     seen = slurm.observer()
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 540, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 601, 60) is True
+    assert wait(seen, 1, ["debug-0"], time.monotonic() - 540, 0.1) is False
+    assert wait(seen, 1, ["debug-0"], time.monotonic() - 601, 60) is True
 
 
 @pytest.mark.parametrize(
@@ -97,7 +122,7 @@ def test_a_node_that_is_off_is_waited_for_until_it_should_have_been_asked_for(
     ids=["down", "powering down", "given back", "unknown"],
 )
 def test_a_lost_node_ends_the_wait(lost: NodeState) -> None:
-    assert Slurm(STARTING, lost).observer().wait(1, ["debug-0", "debug-1"], time.monotonic(), 60) is True
+    assert wait(Slurm(STARTING, lost).observer(), 1, ["debug-0", "debug-1"], time.monotonic(), 60) is True
 
 
 def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +131,10 @@ def test_a_job_that_is_gone_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> No
     seen = slurm.observer()
     # A queue that was read within a second of the question may not contain the job yet.
     asked = time.monotonic()
-    over = seen.wait(1, ["debug-0"], asked, 0.1)
+    over = wait(seen, 1, ["debug-0"], asked, 0.1)
     assert not over or time.monotonic() - asked > 1, "this machine stood still for so long"
-    assert seen.wait(2, ["debug-0"], time.monotonic() - 2, 0.1) is False
-    assert seen.wait(1, ["debug-0"], time.monotonic() - 2, 60) is True
+    assert wait(seen, 2, ["debug-0"], time.monotonic() - 2, 0.1) is False
+    assert wait(seen, 1, ["debug-0"], time.monotonic() - 2, 60) is True
 
 
 def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
@@ -121,8 +146,8 @@ def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
     )
     seen = Observer(control.nodes, control.working_jobs)
     for ended in (1, 2, 3):
-        assert seen.wait(ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
-    assert seen.wait(4, ["debug-0"], time.monotonic() - 2, 0.1) is False
+        assert wait(seen, ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
+    assert wait(seen, 4, ["debug-0"], time.monotonic() - 2, 0.1) is False
 
 
 def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None:
@@ -133,7 +158,7 @@ def test_hundreds_of_waits_cost_one_reading_and_none_when_nobody_waits() -> None
     began = time.monotonic()
     answers: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(seen.wait(1, ["debug-0"], time.monotonic(), 60)))
+        threading.Thread(target=lambda: answers.append(wait(seen, 1, ["debug-0"], time.monotonic(), 60)))
         for _ in range(200)
     ]
     for thread in threads:
@@ -159,13 +184,13 @@ def test_a_long_wait_costs_few_readings_and_a_new_one_is_served_at_once(
     seen = slurm.observer()
     began = time.monotonic()
     # This caller has waited for hours, so the next reading would be due in minutes.
-    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], began - 10_000, 60))
+    thread = threading.Thread(target=lambda: wait(seen, 1, ["debug-0"], began - 10_000, 60))
     thread.start()
     until(lambda: slurm.readings == 1, 60, "a reading")
     time.sleep(0.1)
     assert slurm.readings == 1
     slurm.now["debug-0"] = UP
-    assert seen.wait(2, ["debug-0"], time.monotonic(), 60) is True
+    assert wait(seen, 2, ["debug-0"], time.monotonic(), 60) is True
     thread.join(60)
     assert time.monotonic() - began < 60
 
@@ -175,7 +200,7 @@ def test_a_boot_report_is_followed_by_readings(monkeypatch: pytest.MonkeyPatch) 
     slurm, reports = Slurm(STARTING), ["one"]
     seen = Observer(slurm.read, slurm.read_jobs, lambda: len(reports))
     began = time.monotonic()
-    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], began - 10_000, 60))
+    thread = threading.Thread(target=lambda: wait(seen, 1, ["debug-0"], began - 10_000, 60))
     thread.start()
     until(lambda: slurm.readings == 1, 60, "a reading")
     slurm.now["debug-0"] = UP
@@ -192,7 +217,7 @@ def test_jobs_are_read_again_if_a_node_has_changed(monkeypatch: pytest.MonkeyPat
     now: list[Mapping[str, NodeState]] = [{"debug-0": STARTING}]
     seen = Observer(lambda: (slurm.read() and now[0]) or now[0], slurm.read_jobs)
     asked = time.monotonic() - 2
-    thread = threading.Thread(target=lambda: seen.wait(1, ["debug-0"], asked, 60))
+    thread = threading.Thread(target=lambda: wait(seen, 1, ["debug-0"], asked, 60))
     thread.start()
     until(lambda: slurm.readings > 9, 60, "readings")
     assert slurm.job_readings == 1
@@ -201,7 +226,7 @@ def test_jobs_are_read_again_if_a_node_has_changed(monkeypatch: pytest.MonkeyPat
     thread.join(60)
     assert not thread.is_alive()
     monkeypatch.setattr(observer, "UNCHANGED_JOBS_SECONDS", 0.0)
-    assert seen.wait(1, ["debug-0"], asked, 60) is True, "and now and then in any case"
+    assert wait(seen, 1, ["debug-0"], asked, 60) is True, "and now and then in any case"
 
 
 def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
@@ -235,16 +260,72 @@ def test_trouble_with_slurm_is_outlived(error: Exception, monkeypatch: pytest.Mo
     seen = slurm.observer()
 
     def rests() -> bool:
-        assert seen.wait(1, ["debug-0"], time.monotonic(), 0.1) is False
+        assert wait(seen, 1, ["debug-0"], time.monotonic(), 0.1) is False
         return 1.0 in naps
 
     until(rests, 60, "a Slurm in trouble to be asked once a second")
     slurm.error = None
-    assert seen.wait(1, ["debug-0"], time.monotonic(), 60) is True
+    assert wait(seen, 1, ["debug-0"], time.monotonic(), 60) is True
 
 
 def test_jobs_that_cannot_be_read_keep_nobody_from_nodes_that_are_up() -> None:
     """Otherwise a single job that cannot be parsed would stop every job's start."""
     slurm = Slurm(UP)
     slurm.job_trouble = ValueError("no job's line from scontrol: '…'")
-    assert slurm.observer().wait(1, ["debug-0"], time.monotonic(), 60) is True
+    assert wait(slurm.observer(), 1, ["debug-0"], time.monotonic(), 60) is True
+
+
+RELEASED = node("debug-0", "IDLE", "CLOUD")
+ENDING = node("debug-0", "IDLE", "CLOUD", "COMPLETING")
+
+
+def test_an_epilog_waits_until_all_nodes_have_let_go_of_the_job() -> None:
+    """Also of one that is lost: slurmctld cleans a requeued job up only while its epilog runs."""
+    slurm = Slurm(ENDING, node("debug-1", "ALLOCATED", "CLOUD"), jobs=())
+    epilog = Caller(slurm.observer(), 1, ["debug-0", "debug-1"], time.monotonic() - 2, is_epilog=True)
+    until(lambda: slurm.readings > 3, 60, "readings")
+    for held in (("DOWN", "COMPLETING"), ("IDLE", "COMPLETING", "NOT_RESPONDING", "POWERING_DOWN")):
+        slurm.now["debug-0"] = node("debug-0", *held)
+        before = slurm.readings
+        until(lambda: slurm.readings > before + 1, 60, "readings")  # noqa: B023  # it ends in this round
+        assert epilog.answers.empty(), held
+    assert slurm.job_readings == 0, "no epilog asks for jobs"
+    slurm.now["debug-0"] = node("debug-0", "DOWN", "NOT_RESPONDING")
+    assert epilog.answers.get(timeout=60) is True
+
+
+@pytest.mark.parametrize("is_epilog", [False, True])
+def test_nobody_waits_longer_than_agreed(is_epilog: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prolog is to ask again, so that it knows a daemon that hangs. An epilog gives up."""
+    slurm = Slurm(node("debug-0", "ALLOCATED", "POWERING_UP", "COMPLETING"))
+    seen = slurm.observer()
+    for trouble in (None, SlurmError(["scontrol"], 1, "?")):
+        slurm.error = trouble
+        caller = Caller(seen, 1, ["debug-0"], time.monotonic(), seconds=0.05, is_epilog=is_epilog)
+        assert caller.answers.get(timeout=60) is is_epilog
+
+
+def test_nothing_is_read_for_programs_that_have_ended() -> None:
+    """Slurm kills the prologs of a cancelled array."""
+    slurm = Slurm(STARTING)
+    seen = slurm.observer()
+    callers = [Caller(seen, 1, ["debug-0"], time.monotonic()) for _ in range(100)]
+    until(lambda: slurm.readings > 1, 60, "a reading")
+    for caller in callers:
+        caller.gone = True
+    until(lambda: not seen._waits, 60, "an empty table")
+    rest = slurm.readings
+    time.sleep(0.05)
+    assert slurm.readings <= rest + 1, "the one that was under way"
+
+
+def test_waits_have_no_thread() -> None:
+    slurm = Slurm(STARTING)
+    seen = slurm.observer()
+    before = threading.active_count()
+    callers = [Caller(seen, 1, ["debug-0"], time.monotonic()) for _ in range(500)]
+    until(lambda: slurm.readings > 1, 60, "a reading")
+    assert threading.active_count() <= before
+    slurm.now["debug-0"] = UP
+    assert all(caller.answers.get(timeout=60) for caller in callers)
+    assert all(caller.answers.empty() for caller in callers), "one answer each"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from localcloud.machines import base_python
 from node.design.folders import Folders
 from node.design.model import Settings
-from node.elastic import programs
+from node.elastic import client, programs
 from node.system import rpc
 from node.system.codec import to_json
 from tests.support.checkout import ROOT, until
@@ -69,8 +71,8 @@ def daemon(machine: Settings) -> Iterator[list[dict[str, Any]]]:
     taken: list[dict[str, Any]] = []
 
     def handle(method: str, params: dict[str, Any]) -> Any:
-        if method == "wait":
-            taken.append({"program": "wait", **params})
+        if method in client.WAITING.values():
+            taken.append({"program": method, **params})
             return {"over": True}
         taken.append(params["request"])
         return {}
@@ -82,7 +84,7 @@ def daemon(machine: Settings) -> Iterator[list[dict[str, Any]]]:
 
 
 def test_what_slurm_conf_names_is_there() -> None:
-    assert programs.NAMES == ("resume", "resume-fail", "suspend", "prolog-slurmctld")
+    assert programs.NAMES == ("resume", "resume-fail", "suspend", "prolog-slurmctld", "epilog-slurmctld")
 
 
 def test_programs_hand_their_request_on(machine: Settings, daemon: list[dict[str, Any]]) -> None:
@@ -111,10 +113,114 @@ def test_the_resume_files_content_goes_along(
     assert [r.get("resume_file", "-") for r in daemon] == [text, None, "-"]
 
 
-def test_the_prolog_waits_with_its_job(machine: Settings, daemon: list[dict[str, Any]]) -> None:
-    done = run(machine, "prolog-slurmctld", SLURM_JOB_ID="12", SLURM_JOB_NODELIST="debug-[1-2]")
-    assert done.returncode == 0
-    assert [(r["program"], r["job"], r["nodes"]) for r in daemon] == [("wait", 12, "debug-[1-2]")]
+LANGUAGES = pytest.mark.parametrize("language", ["perl", "python"])
+"""A machine without Perl has the programs that wait in Python."""
+
+
+@pytest.fixture
+def waiting(machine: Settings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
+    """Write the programs that wait in a language."""
+
+    def write(language: str) -> Settings:
+        if language == "python":
+            monkeypatch.setattr(programs, "PERL", "/nowhere/perl")
+        elif not os.access(programs.PERL, os.X_OK):
+            pytest.skip("this machine has no Perl")
+        programs.write(machine, Path(machine.site.root) / "settings.json")
+        program = Path(str(Folders(machine).code)) / "bin" / "prolog-slurmctld"
+        assert ("perl" in program.read_text().partition("\n")[0]) is (language == "perl")
+        return machine
+
+    return write
+
+
+@LANGUAGES
+@pytest.mark.parametrize(("name", "method"), client.WAITING.items())
+def test_a_program_waits_with_its_job(
+    waiting: Callable[[str], Settings], daemon: list[dict[str, Any]], language: str, name: str, method: str
+) -> None:
+    machine = waiting(language)
+    # Nobody can have Perl or Python run something of theirs.
+    strange = {"PERL5OPT": "-Mnothing", "PERL5LIB": "/nowhere", "PYTHONSTARTUP": "/nowhere"}
+    done = run(machine, name, SLURM_JOB_ID="12", SLURM_JOB_NODELIST="debug-[1-2],x", **strange)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert run(machine, name, SLURM_JOB_NODELIST='a"\\b').returncode == 0
+    assert daemon == [
+        {"program": method, "job": 12, "nodes": "debug-[1-2],x"},
+        {"program": method, "job": 0, "nodes": 'a"\\b'},
+    ]
+
+
+@contextlib.contextmanager
+def serving(machine: Settings) -> Iterator[queue.Queue[rpc.Caller]]:
+    """A daemon that does not answer by itself."""
+    callers: queue.Queue[rpc.Caller] = queue.Queue()
+    server = rpc.Server(str(Folders(machine).daemon_socket), lambda *_: rpc.Later(callers.put))
+    threading.Thread(target=server.serve, daemon=True).start()
+    try:
+        yield callers
+    finally:
+        server.close()
+
+
+def start(machine: Settings, name: str) -> subprocess.Popen[bytes]:
+    program = Path(str(Folders(machine).code)) / "bin" / name
+    return subprocess.Popen([str(program)], env={"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "debug-0"})
+
+
+@LANGUAGES
+@pytest.mark.parametrize("name", client.WAITING)
+def test_a_program_waits_on_while_the_daemon_is_away_or_fails(
+    waiting: Callable[[str], Settings], language: str, name: str
+) -> None:
+    machine = waiting(language)
+    with start(machine, name) as program:
+        try:
+            with serving(machine) as callers:
+                # This daemon is told that there is more to wait for, fails, and then dies.
+                callers.get(timeout=60).answer({"over": False})
+                callers.get(timeout=60).refuse(ValueError("?"))
+                callers.get(timeout=60)._connection.close()
+                assert program.poll() is None
+            with serving(machine) as callers:
+                callers.get(timeout=60).answer({"over": True})
+                assert program.wait(60) == 0
+        finally:
+            program.kill()
+
+
+@LANGUAGES
+def test_nothing_is_left_of_a_program_that_slurm_kills(
+    waiting: Callable[[str], Settings], language: str
+) -> None:
+    machine = waiting(language)
+    run_folder = Path(str(Folders(machine).run))
+    with serving(machine) as callers:
+        before = sorted(run_folder.rglob("*"))
+        with start(machine, "prolog-slurmctld") as program:
+            caller = callers.get(timeout=60)
+            assert not caller.is_gone()
+            program.kill()
+        until(caller.is_gone, 60, "the end of its connection")
+        assert sorted(run_folder.rglob("*")) == before
+        caller.answer({"over": True})
+
+
+@pytest.mark.parametrize("name", client.WAITING)
+def test_a_program_that_finds_no_daemon_ends_well(
+    waiting: Callable[[str], Settings], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prolog that fails would requeue the job, and one that never ends would hold it for ever.
+
+    tests/node/test_daemon.py has the same of those in Python.
+    """
+    monkeypatch.setitem(client.WAIT_RETRIES, client.WAITING[name], 2)
+    monkeypatch.setattr(client, "SILENT_SECONDS", 0.5)
+    machine = waiting("perl")
+    assert run(machine, name, SLURM_JOB_ID="1", SLURM_JOB_NODELIST="x").returncode == 0
+    with serving(machine) as callers:
+        assert run(machine, name, SLURM_JOB_ID="1", SLURM_JOB_NODELIST="x").returncode == 0, "it hangs"
+        assert callers.qsize() == 1
 
 
 def test_requests_are_left_where_the_daemon_looks(machine: Settings) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from node.design.accelerators import Accelerator
 from node.design.model import ClusterDesign
-from node.elastic.programs import EPILOG_SECONDS
+from node.elastic.client import EPILOG_SECONDS
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue_cleanup import PAUSE_SECONDS, RequeueCleanup
 from node.slurm import hardware
@@ -122,9 +122,16 @@ def test_nothing_is_asked_where_slurm_cleans_up_itself(make: Callable[..., Clust
     ("release", "expected"),
     [
         ("slurm-wlm 22.05.8", False),
-        ("24.05.8", False),
-        ("24.11.0", True),
-        ("slurm 25.05.1", True),
+        ("slurm-wlm 23.11.4", False),
+        ("slurm 23.11.11", True),
+        ("24.05.5", False),
+        ("24.05.8", True),
+        ("24.11", False),
+        ("24.11.0", False),
+        ("24.11.1", True),
+        ("slurm 25.05.0", True),
+        ("26.05.5", True),
+        ("23.02.8", False),
         ("", False),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from node.system import rpc
+from tests.support.checkout import until
 from tests.support.naps import noted_naps
 
 
@@ -195,3 +197,42 @@ def test_a_caller_does_not_wait_for_ever_for_a_server_that_takes_nobody(tmp_path
         other.connect(path)
         with pytest.raises(rpc.RpcUnavailableError, match="temporarily unavailable"):
             rpc.call(path, "echo", 0.2)
+
+
+def test_an_answer_may_come_later_and_takes_no_thread_until_then(tmp_path: Path) -> None:
+    path, callers = str(tmp_path / "s"), queue.Queue[rpc.Caller]()
+    server = rpc.Server(path, lambda *_: rpc.Later(callers.put))
+    threading.Thread(target=server.serve, daemon=True).start()
+    answers: queue.Queue[Any] = queue.Queue()
+    for number in range(3):
+        threading.Thread(target=lambda n=number: answers.put(asked(path, n)), daemon=True).start()
+    waiting = [callers.get(timeout=60) for _ in range(3)]
+    assert not any(caller.is_gone() for caller in waiting)
+    assert answers.empty()
+    for caller in waiting[:2]:
+        caller.answer("now")
+    waiting[2].refuse(CodedError("never"))
+    assert sorted(answers.get(timeout=60) for _ in range(3)) == ["QuotaExceeded", "now", "now"]
+    server.close()
+
+
+def asked(path: str, number: int) -> Any:
+    try:
+        return rpc.call(path, "wait", 60.0, number=number)
+    except rpc.RpcError as error:
+        return error.code
+
+
+def test_a_caller_that_has_ended_is_noticed_and_answered_without_harm(tmp_path: Path) -> None:
+    path, callers = str(tmp_path / "s"), queue.Queue[rpc.Caller]()
+    server = rpc.Server(path, lambda *_: rpc.Later(callers.put))
+    threading.Thread(target=server.serve, daemon=True).start()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(path)
+        connection.sendall(b'{"method": "wait"}\n')
+        caller = callers.get(timeout=60)
+        assert not caller.is_gone()
+    until(caller.is_gone, 60, "its end")
+    caller.answer(1)
+    assert caller.is_gone()
+    server.close()

@@ -159,6 +159,14 @@ def test_everywhere(isolation: str, version: Version) -> None:
         assert found[key].endswith(f"/current/bin/{program}")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_only_releases_that_need_the_epilog_run_it_at_each_jobs_end(version: Version) -> None:
+    text = render(settings(), version, has_epilog=False)["slurm.conf"]
+    assert "EpilogSlurmctld" not in text
+    with_it = render(settings(), version)["slurm.conf"].splitlines()
+    assert [line for line in with_it if not line.startswith("EpilogSlurmctld=")] == text.splitlines()
+
+
 def test_the_prolog_may_wait_longer_than_a_node_may_boot() -> None:
     found = conf(slurm=SlurmSettings(resume_timeout=900, suspend_time=120, suspend_timeout=60))
     assert int(found["PrologEpilogTimeout"]) == 900 + PROLOG_MARGIN
