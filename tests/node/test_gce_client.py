@@ -126,12 +126,13 @@ def test_a_server_that_no_authority_knows_gets_no_token(tmp_path: Path) -> None:
         pytest.skip("there is no openssl, which makes a certificate")
     key, certificate = tmp_path / "key", tmp_path / "certificate"
     line = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]  # fmt: skip
+            "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]  # fmt: skip
     subprocess.run([*line, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     with server(OPERATION, OPERATION, wrap=context) as (place, asked):
-        failure = gce_errors.failure_of(refused(lambda: client(place, "https").operation(ZONE, "o")))
+        named = place.replace("127.0.0.1", "localhost")
+        failure = gce_errors.failure_of(refused(lambda: client(named, "https").operation(ZONE, "o")))
     assert failure.kind is Kind.UNAVAILABLE
     assert "certificate verify failed" in failure.message.lower()
     assert asked == []
