@@ -118,7 +118,8 @@ def test_a_redirect_takes_the_token_nowhere() -> None:
         moved = http("302 Found", b"", f"Location: http://{other}/compute/v1/x")
         with server(moved) as (place, _):
             error = refused(lambda: client(place).operation(ZONE, "o"))
-    assert (error.status, asked) == (302, [])
+    failure = gce_errors.failure_of(error)
+    assert (failure.kind, failure.code, asked) == (Kind.UNAVAILABLE, "HTTP302", [])
 
 
 def test_a_server_that_no_authority_knows_gets_no_token(tmp_path: Path) -> None:
@@ -136,6 +137,13 @@ def test_a_server_that_no_authority_knows_gets_no_token(tmp_path: Path) -> None:
     assert failure.kind is Kind.UNAVAILABLE
     assert "certificate verify failed" in failure.message.lower()
     assert asked == []
+
+
+def test_a_list_that_leads_back_to_its_own_page_ends() -> None:
+    page = http("200 OK", b'{"items": [{"name": "a"}], "nextPageToken": "t"}')
+    with server(*[page] * 9) as (place, asked):
+        refused(lambda: list(client(place).instances(ZONE, "")))
+    assert len(asked) == 2
 
 
 # --- tokens ------------------------------------------------------------------------------------------------

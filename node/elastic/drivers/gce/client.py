@@ -167,6 +167,8 @@ class Compute:
             token = page.get("nextPageToken")
             if not token:
                 return
+            if token == query.get("pageToken"):
+                raise CallError("what answers is not Compute Engine: a page is followed by itself")
             query = {**query, "pageToken": token}
 
     def _call(
@@ -267,6 +269,7 @@ def refusal(status: int, content: bytes) -> CallError:
     errors = error.get("errors")
     first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
     # `status` is one word for many reasons: PERMISSION_DENIED stands beside rateLimitExceeded.
-    code = first.get("reason") or error.get("status") or f"HTTP status {status}"
+    code = first.get("reason") or error.get("status") or f"HTTP{status}"
     message = first.get("message") or error.get("message") or f"HTTP status {status}"
-    return CallError(str(message), str(code), status)
+    # A redirect is a proxy's: Compute Engine has none.
+    return CallError(str(message), str(code), status if status >= 400 else None)
