@@ -254,8 +254,8 @@ def _connections(endpoint: str) -> Any:
 def refusal(status: int, content: bytes) -> CallError:
     """Return the error of an answer that is no success.
 
-    Its form is that of https://cloud.google.com/compute/docs/troubleshooting/troubleshooting-api-errors, of
-    which any part may be missing.
+    Its form is that of https://google.aip.dev/193 with the older list `errors`, whose first entry has Compute
+    Engine's own reason. Any part may be missing.
 
     Args:
         status: The HTTP status.
