@@ -20,7 +20,6 @@ from infra.program import mode, project_files
 from infra.program.files import write_atomically
 from infra.program.locations import cache_root
 from infra.program.project_files import ProjectFileError
-from node.bootstrap.vm.cloud_client import LOCKED
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.design.containers import Package
 from node.design.health import EPILOG, PROLOG
@@ -30,8 +29,6 @@ from node.system.codec import to_json
 ROOT = Path(__file__).resolve().parent.parent
 CLOUDS = ("aws", "gcp")
 """The folders of `node` with the client of one cloud each."""
-CLIENTS = {"gcp": "google-cloud-compute"}
-"""Provider -> the package that its elastic driver imports, if no distribution has it."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 SKIPPED = frozenset({"__pycache__", ".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 """Folders that never belong to a tree."""
@@ -86,11 +83,8 @@ def node_archive(design: ClusterDesign, project: Path | None = None) -> bytes:
     for program, script in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if script is not None:
             files[script.archived(program)] = _script(project, f"slurm.{program}.source", script.source)
-    if design.isolation == "vm" and design.scheduler == "slurm":
-        if design.trains:
-            files |= _training(design, root, project)
-        if client := CLIENTS.get(design.provider):
-            files[LOCKED] = _locked(client, root).encode()
+    if design.isolation == "vm" and design.scheduler == "slurm" and design.trains:
+        files |= _training(design, root, project)
     return _zip(files)
 
 
@@ -182,27 +176,6 @@ def _packages(lock: str) -> Mapping[str, Mapping[str, Any]]:
     It is read once, because reading takes longer than the rest of an archive.
     """
     return {package["name"]: package for package in tomllib.loads(lock)["package"]}
-
-
-def _locked(name: str, root: Path) -> str:
-    """Return a package and its dependencies as requirements for pip.
-
-    Versions and hashes are those of the project's lock file.
-    """
-    packages = _packages((root / "uv.lock").read_text())
-    locked: dict[str, Mapping[str, Any]] = {}
-    pending: list[tuple[str, tuple[str, ...]]] = [(name, ())]
-    while pending:
-        current_name, extras = pending.pop()
-        package = packages[current_name]
-        dependencies = package.get("dependencies", []) if current_name not in locked else []
-        for extra in extras:
-            dependencies = dependencies + package.get("optional-dependencies", {}).get(extra, [])
-        locked[current_name] = package
-        pending += [(needed["name"], tuple(needed.get("extra", ()))) for needed in dependencies]
-    # The package itself comes first. The others follow by name.
-    order = sorted(locked.values(), key=lambda package: (package["name"] != name, package["name"]))
-    return "".join(_pinned(package) for package in order)
 
 
 def _pinned(package: Mapping[str, Any]) -> str:

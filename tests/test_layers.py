@@ -190,12 +190,12 @@ def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
     assert lenient == []
 
 
-# Only a controller of that cloud uses its driver, and its boot installs the client first. So the driver need
-# not implement the cloud's protocol, paging and errors. Nodes use `node.aws` and `node.gcp` instead.
+# Only a controller of that cloud uses its driver, and its boot installs these packages of the distribution
+# first. Nodes use `node.aws` and `node.gcp` instead.
 DRIVERS = ROOT / "node" / "elastic" / "drivers"
 CLIENTS = {
     DRIVERS / "ec2" / "client.py": {"boto3", "botocore"},
-    DRIVERS / "gce" / "client.py": {"google", "requests"},
+    DRIVERS / "gce" / "client.py": {"urllib3"},
 }
 
 

@@ -14,9 +14,6 @@ from node.design.model import Settings
 from node.elastic import client
 from node.system import files
 
-CLIENT = "usr/local/lib/slurm-stacks/client"
-"""Below the machine's root: the Python environment with the cloud's client library, if the driver needs one.
-"""
 NAMES = ("resume", "resume-fail", "suspend", *client.WAITING)
 RECORD = "record-changes"
 PERL = "/usr/bin/perl"
@@ -170,13 +167,10 @@ def daemon_service(settings: Settings, settings_file: Path, user: str | None = N
             user of the machine's init.
     """
     folders = Folders(settings)
-    # If the boot has made this environment, it contains the cloud's client library.
-    client = folders.root / CLIENT / "bin" / "python"
     start = f"import sys; sys.path.insert(0, {str(folders.code)!r}); from node.elastic.daemon import main"
-    python = str(client) if Path(str(client)).exists() else settings.site.python
     return Service(
         "elastic",
-        (python, "-I", "-c", f"{start}; main({str(settings_file)!r})"),
+        (settings.site.python, "-I", "-c", f"{start}; main({str(settings_file)!r})"),
         Path(str(folders.log)) / "elastic.log",
         {"SLURM_CONF": str(folders.slurm_conf)},
         user,

@@ -91,7 +91,7 @@ class Metadata:
                 self._token = str(token["access_token"]), time.monotonic() + float(token["expires_in"])
             except MissingError:
                 raise MissingError(
-                    "this machine has no service account: it can ask Google Cloud for nothing"
+                    "this machine has no service account: it can ask Google Cloud for nothing", status=404
                 ) from None
             except ServiceError:
                 # The present token may be valid for a while.

@@ -344,18 +344,24 @@ class Peers:
         return SlurmGcp(cloud, meter, nodes, options, python=self.gcp, poll=poll, scripts=self.scripts)
 
 
+def say(text: str) -> None:
+    """Print what goes on: a sample takes half a minute or more, and a stand-in some seconds to start."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def measured(
     row: Row, peers: Peers, cloud: Cloud, meter: Meter, chosen: argparse.Namespace
 ) -> dict[str, dict[str, list[Figures]]]:
     """Measure a row of one cloud in turns. Returns part of the row -> who -> the samples."""
     found: dict[str, dict[str, list[Figures]]] = {}
     for number, who in in_turns(sides(row, peers.has(cloud.name)), chosen.runs):
+        say(f"  {row.name} {number + 1}, {who}: a slurmctld with its nodes starts")
         with peers.make(who, row, cloud, meter, chosen.nodes) as side:
             sample = row.measure(side)
         for part, figures in sample.items():
             found.setdefault(part, {}).setdefault(who, []).append(figures)
             note = f"{row.name}{part} {number + 1}, {who}: {figures.cpu:.2f} s, {figures.memory:.0f} MiB"
-            print(f"  {note}, {figures.seconds:.1f} s by the clock", file=sys.stderr, flush=True)
+            say(f"  {note}, {figures.seconds:.1f} s by the clock")
     return found
 
 
@@ -368,6 +374,7 @@ def environment(folder: Path, *wanted: str) -> Path:
     if not done.exists():
         uv = str(ROOT / ".venv" / "bin" / "uv")
         own = os.path.realpath(sys.executable)
+        say(f"installing {' '.join(wanted)}")
         subprocess.run([uv, "venv", "-q", "--clear", "-p", own, str(folder)], check=True)
         subprocess.run([uv, "pip", "install", "-q", "-p", str(python), *wanted], check=True)
         done.touch()
@@ -503,12 +510,13 @@ def main() -> int:
         )
         for cloud in dict.fromkeys(cloud for cloud, _ in wanted):
             document = peers.document() if cloud == "gcp" else None
+            say(f"the stand-in of {cloud} starts")
             with Cloud(CLOUDS[cloud], meter, document) as stand_in:
                 for row in (row for of, row in wanted if of == cloud):
                     for part, found in measured(row, peers, stand_in, meter, chosen).items():
                         lines.append(line(cloud, row, part, found, missing(cloud, chosen)))
                         more += details(cloud, row, part, found)
-                        print(lines[-1], file=sys.stderr, flush=True)
+                        say(lines[-1])
     slurm = version.spell(slurm_release())
     against = f"aws-parallelcluster-node {peers.version}" if peers.version else "no ParallelCluster"
     print(f"Slurm {slurm}, Python {sys.version.split()[0]}, {against}; medians of {chosen.runs}")

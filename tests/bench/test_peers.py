@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +20,7 @@ from tests.bench import peers
 from tests.bench.figures import ROOT
 from tests.bench.peers import EQUAL, OURS, PEER, Figures, Row
 from tests.support import peer_launch
-from tests.support.cpu_meter import Process, Spent, below
+from tests.support.cpu_meter import Meter, Process, Spent, below
 from tests.support.fake_ec2 import fake_ec2
 from tests.support.peer_clouds import CLUSTER, ManyEc2, ManyGce, aws_site, discovery, partial
 from tests.support.peer_sides import rpcs
@@ -215,3 +218,23 @@ def test_a_line_of_the_table_has_medians_and_ratios() -> None:
 def test_figures_of_two_readings_are_subtracted() -> None:
     left = Spent(3.0, 2.0, 1.0) - Spent(1.0, 0.5, 0.25)
     assert (left.slurm, left.product) == (2.0, 2.25)
+
+
+def test_a_measurement_says_first_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def made(*_: Any) -> Iterator[None]:
+        said.append(capsys.readouterr().err)
+        yield None
+
+    monkeypatch.setattr(peers.Peers, "make", made)
+    row = Row("boot-one", "a minute", lambda side: {"": Figures(1.0)})
+    stand_in: Any = SimpleNamespace(name="gcp")
+    chosen = argparse.Namespace(runs=2, nodes=5)
+    peers.measured(row, peers.Peers(), stand_in, Meter(), chosen)
+    assert [text.splitlines()[-1] for text in said] == [
+        f"  boot-one {number}, ours: a slurmctld with its nodes starts" for number in (1, 2)
+    ]

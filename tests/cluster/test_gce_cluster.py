@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 COMPUTE = Partition("compute", "n1-standard-8", 2, 1000, 0, 6, default=True, price_hour=0.4)
 ELSEWHERE = """
-from google.auth.credentials import AnonymousCredentials
 from node.elastic.drivers.gce import driver as gce
-real = gce.google_clients
-gce.google_clients = lambda: real(
-    credentials=AnonymousCredentials(), transport="rest", client_options={{"api_endpoint": {url!r}}}
-)
+real = gce.Compute
+gce.Compute = lambda project: real(project, lambda fresh: "nobody", {url!r} + "/compute/v1")
 gce.GceBoots = lambda bucket: lambda running: {{}}
 """
-"""Runs before the daemon: it makes the daemon's clients ask the fake, and there is no bucket."""
+"""Runs before the daemon: it makes the daemon's client ask the fake, and there is no bucket."""
 
 
 class GceCluster(CloudCluster):

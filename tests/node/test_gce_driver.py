@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.auth.exceptions import DefaultCredentialsError
 from google.cloud import compute_v1 as gce
 
 from node.bootstrap.report_server import ReportServer
 from node.design.model import ClusterDesign, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
+from node.elastic.drivers.gce import client as gce_client
 from node.elastic.drivers.gce import deletes as gce_deletes
-from node.elastic.drivers.gce import driver as gce_driver
 from node.elastic.drivers.gce import notices as gce_notices
-from node.elastic.drivers.gce import operations as gce_operations
 from node.elastic.drivers.gce import zones as gce_zones
-from node.elastic.drivers.gce.client import google_clients
+from node.elastic.drivers.gce.client import Compute
 from node.elastic.drivers.gce.driver import GceDriver
 from node.elastic.drivers.gce.errors import GceError
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.failures import ErrorClass
+from node.system.cloud_api import MissingError
 from tests.support import doubles
 from tests.support.fake_gce import Failing, FakeGce, Fault, fake_gce
+from tests.support.fake_gce_wire import as_json
 
 COMPUTE = Partition("compute", "n1-standard-8", 8, 100, 0, 50)
 DESIGN = doubles.design(COMPUTE, provider="gcp", isolation="vm")
@@ -179,12 +179,13 @@ def test_a_cloud_that_is_not_there(fake: FakeGce) -> None:
 
 
 def test_a_machine_without_credentials(fake: FakeGce) -> None:
-    def connect() -> Any:
-        raise DefaultCredentialsError("no credentials were found")  # type: ignore[no-untyped-call]
+    def token(*, fresh: bool = False) -> str:
+        raise MissingError("this machine has no service account", status=404)
 
-    driver = GceDriver(settings(fake), connect, lambda running: {})
-    with pytest.raises(GceError, match="unavailable: no credentials were found"):
+    driver = GceDriver(settings(fake), Compute("p-1", token, fake.url), lambda running: {})
+    with pytest.raises(GceError, match="permission: this machine has no service account"):
         driver.list()
+    assert fake.calls == []
 
 
 def test_nodes_of_an_older_template_are_told_apart(fake: FakeGce) -> None:
@@ -324,7 +325,7 @@ def test_maintenance_that_ends_a_machine_is_a_notice_when_it_is_near(
         (instance,) = [i for i in fake.cloud.instances() if i.name == name]
         instance.scheduling.on_host_maintenance = policy
         instance.resource_status.upcoming_maintenance.window_start_time = when
-    found = sorted(fake.cloud.instances(), key=lambda i: str(i.name))
+    found = [as_json(i) for i in sorted(fake.cloud.instances(), key=lambda i: str(i.name))]
     # An hour ahead, as a machine with GPUs is told itself.
     for ahead in (60, 3500):
         assert [gce_notices.maintenance(i, at - ahead) for i in found] == [pytest.approx(at), None, None]
@@ -364,7 +365,7 @@ def test_a_machine_reports_from_its_first_address_and_of_itself_only(fake: FakeG
     its = replace(its, site=replace(its.site, root=str(tmp_path)))
     folder = tmp_path / "var/lib/slurm-stacks/reports"
     folder.mkdir(parents=True)
-    driver = GceDriver(its, lambda: google_clients(**fake.options()))
+    driver = GceDriver(its, fake.compute())
     launch(driver, 0, 1)
     cards = {i.name: [card.network_i_p for card in i.network_interfaces] for i in fake.cloud.instances()}
     assert len({address for card in cards.values() for address in card}) == 2
@@ -460,17 +461,17 @@ def test_a_surprise_of_one_delete_keeps_no_other_from_its_end(
 ) -> None:
     """The error is none of the client's own, for example one of a library below it."""
     monkeypatch.setattr(gce_deletes, "THREADS", 2)
-    clients = google_clients(**fake.options())
-    driver = GceDriver(settings(fake), lambda: clients, lambda running: {})
+    compute = fake.compute()
+    driver = GceDriver(settings(fake), compute, lambda running: {})
     made = launch(driver, *range(20))
-    delete = clients.instances.delete_unary
+    delete = compute.delete
 
-    def odd(request: Mapping[str, Any], **options: Any) -> Any:
-        if request["instance"] == "t-compute-0":
+    def odd(zone: str, name: str, request_id: str) -> Any:
+        if name == "t-compute-0":
             raise ValueError("what is this?")
-        return delete(request=request, **options)
+        return delete(zone, name, request_id)
 
-    monkeypatch.setattr(clients.instances, "delete_unary", odd)
+    monkeypatch.setattr(compute, "delete", odd)
     with pytest.raises(GceError, match=r"what is this\? \(ValueError\)"):
         driver.terminate(list(made.values()))
     fake.cloud.advance(1)
@@ -496,7 +497,7 @@ def test_a_delete_that_fails_later_is_noticed_and_can_be_asked_for_again(
 
 def test_a_thousand_machines_come_in_one_launch() -> None:
     """The calls below are counted with a page of 500 and a burst of 300, in tenths."""
-    assert (gce_driver.PAGE, gce_operations.PAGE, gce_deletes.BURST) == (500, 500, 300)
+    assert (gce_client.PAGE, gce_deletes.BURST) == (500, 300)
 
 
 def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,8 +507,7 @@ def test_machines_of_two_pages_cost_few_calls(fake: FakeGce, monkeypatch: pytest
     two pages with the deletes' results.
     """
     monkeypatch.setattr(gce_deletes, "BURST", 100)
-    for module in (gce_driver, gce_operations):
-        monkeypatch.setattr(module, "PAGE", 50)
+    monkeypatch.setattr(gce_client, "PAGE", 50)
     big = doubles.design(replace(COMPUTE, max=100), provider="gcp", isolation="vm")
     driver = fake.driver(settings(fake, big))
     result = driver.launch(LaunchGroup("compute", tuple(big.partitions[0].nodes()), True, "t", zone=A))

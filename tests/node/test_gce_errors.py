@@ -1,23 +1,26 @@
-"""Every error of Compute Engine and of its client has a class and keeps the cloud's message."""
+"""Every error of Compute Engine has a class and keeps the cloud's message."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
-import requests
 from google.api_core import exceptions
-from google.auth.compute_engine import Credentials
-from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 from google.cloud import compute_v1 as gce
-from google.protobuf.json_format import ParseError
+from google.rpc import code_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+from requests import Response
 
 from node.elastic.drivers import failures
 from node.elastic.drivers.gce import errors as gce_errors
-from node.elastic.drivers.gce.client import refusals
+from node.elastic.drivers.gce.client import CallError, refusal
 from node.elastic.failures import ErrorClass as Kind
 from tests.support import texts
-from tests.support.naps import noted_naps
+from tests.support.fake_gce_wire import RefusalError, as_json
 
 CODES = {
     Kind.CAPACITY: [
@@ -40,16 +43,16 @@ CODES = {
 ALL = [(kind, code) for kind, codes in CODES.items() for code in codes]
 
 
-def answer(reason: str, status: int = 400, message: str = "the cloud's own words") -> Exception:
-    kinds = {400: exceptions.BadRequest, 403: exceptions.Forbidden, 503: exceptions.ServiceUnavailable}
-    errors = [{"reason": reason, "message": message, "domain": "global"}]
-    return kinds[status](f"POST http://x/y: {message}", errors=errors)  # type: ignore[no-untyped-call]
+def answer(reason: str, status: int = 400, message: str = "the cloud's own words") -> CallError:
+    return refusal(status, json.dumps(RefusalError(status, reason, message).body()).encode())
 
 
-def operation(*errors: tuple[str, str], status: int = 0) -> gce.Operation:
-    return gce.Operation(
-        error=gce.Error(errors=[gce.Errors(code=code, message=message) for code, message in errors]),
-        http_error_status_code=status,
+def operation(*errors: tuple[str, str], status: int = 0) -> dict[str, Any]:
+    return as_json(
+        gce.Operation(
+            error=gce.Error(errors=[gce.Errors(code=code, message=message) for code, message in errors]),
+            http_error_status_code=status,
+        )
     )
 
 
@@ -93,53 +96,113 @@ def test_the_cause_counts_and_not_its_consequence() -> None:
 
 
 def test_an_operation_without_an_error() -> None:
-    assert gce_errors.operation_failure(gce.Operation()) is None
-    failure = gce_errors.operation_failure(gce.Operation(http_error_status_code=403, http_error_message="NO"))
+    assert gce_errors.operation_failure(operation()) is None
+    refused = gce.Operation(http_error_status_code=403, http_error_message="NO")
+    failure = gce_errors.operation_failure(as_json(refused))
     assert failure is not None
     assert failure.kind is Kind.PERMISSION
 
 
-CLIENT = [
-    (requests.ConnectionError("refused"), Kind.UNAVAILABLE),
-    (requests.ReadTimeout("slow"), Kind.UNAVAILABLE),
-    (TransportError("no route"), Kind.UNAVAILABLE),  # type: ignore[no-untyped-call]
-    (ParseError("a page"), Kind.UNAVAILABLE),
-    (DefaultCredentialsError("none"), Kind.UNAVAILABLE),  # type: ignore[no-untyped-call]
-    (RefreshError("revoked"), Kind.PERMISSION),  # type: ignore[no-untyped-call]
-]
+# --- the form of an error's answer -------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(("error", "kind"), CLIENT, ids=lambda one: type(one).__name__)
-def test_no_answer(error: Exception, kind: Kind) -> None:
-    failure = gce_errors.failure_of(error)
-    assert (failure.kind, failure.code) == (kind, type(error).__name__)
-    assert isinstance(error, refusals())
-
-
-class Metadata:
-    """Google's metadata server, as google-auth asks it: slow, or with a status."""
-
-    def __init__(self, status: int | None) -> None:
-        self.status, self.data, self.headers = status, b"{}", {"content-type": "text/html"}
-
-    def __call__(self, **_options: object) -> Metadata:
-        if self.status is None:
-            raise TransportError("timed out")  # type: ignore[no-untyped-call]
-        return self
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(None, Kind.UNAVAILABLE), (503, Kind.UNAVAILABLE), (404, Kind.PERMISSION), (403, Kind.PERMISSION)],
+_READS = (
+    "Quota exceeded for quota group 'default' and limit 'Queries per user per 100 seconds' of service "
+    "'compute.googleapis.com' for consumer 'project_number:1'."
 )
-def test_a_token_that_does_not_come_is_no_missing_right(
-    monkeypatch: pytest.MonkeyPatch, status: int | None, kind: Kind
+RECORDED = [
+    # https://github.com/hail-is/hail/pull/10613: the canonical word beside the reason says another thing.
+    (403, {"message": _READS, "status": "PERMISSION_DENIED",
+           "errors": [{"message": _READS, "domain": "usageLimits", "reason": "rateLimitExceeded"}]},
+     Kind.THROTTLED, "rateLimitExceeded"),
+    # https://github.com/GoogleCloudPlatform/marketing-analytics-jumpstart/issues/163
+    (429, {"message": "Quota exceeded for quota metric 'Read requests'",
+           "errors": [{"message": "x", "domain": "global", "reason": "rateLimitExceeded"}],
+           "status": "RESOURCE_EXHAUSTED",
+           "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com",
+                        "reason": "RATE_LIMIT_EXCEEDED"}]},
+     Kind.THROTTLED, "rateLimitExceeded"),
+    # https://github.com/murer/dsopz/issues/3
+    (403, {"message": "Daily Limit Exceeded.",
+           "errors": [{"domain": "usageLimits", "reason": "dailyLimitExceeded",
+                       "message": "Daily Limit Exceeded.", "extendedHelp": "https://x"}]},
+     Kind.QUOTA, "dailyLimitExceeded"),
+    (503, {"message": "The service is currently unavailable.", "status": "UNAVAILABLE"},
+     Kind.UNAVAILABLE, "UNAVAILABLE"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "error", "kind", "code"), RECORDED, ids=lambda one: str(one)[:12])
+def test_recorded_answers(status: int, error: dict[str, Any], kind: Kind, code: str) -> None:
+    content = json.dumps({"error": {"code": status, **error}}).encode()
+    failure = gce_errors.failure_of(refusal(status, content))
+    assert (failure.kind, failure.code) == (kind, code)
+
+
+CANONICAL = {
+    Kind.CONFIG: """INVALID_ARGUMENT FAILED_PRECONDITION OUT_OF_RANGE NOT_FOUND ALREADY_EXISTS ABORTED
+        CANCELLED""",
+    Kind.PERMISSION: "PERMISSION_DENIED UNAUTHENTICATED",
+    Kind.THROTTLED: "RESOURCE_EXHAUSTED",
+    Kind.UNAVAILABLE: "UNKNOWN INTERNAL UNAVAILABLE DATA_LOSS UNIMPLEMENTED DEADLINE_EXCEEDED",
+}
+"""What Google's newer front ends say in place of a reason."""
+
+
+def test_each_canonical_code_has_a_class() -> None:
+    """Google's own definition of the codes has the HTTP status of each in its comments."""
+    definition = Path(code_pb2.__file__).with_name("code.proto").read_text()
+    statuses = {
+        code: status
+        for status, code in re.findall(r"HTTP Mapping: (\d+)[^\n]*\n\s*([A-Z_]+) = ", definition)
+        if code != "OK"
+    }
+    classes = {code: kind for kind, codes in CANONICAL.items() for code in codes.split()}
+    assert classes.keys() == statuses.keys()
+    for code, status in statuses.items():
+        kind = classes[code]
+        content = json.dumps({"error": {"code": int(status), "message": "m", "status": code}}).encode()
+        failure = gce_errors.failure_of(refusal(int(status), content))
+        assert (failure.kind, failure.code, failure.message) == (kind, code, "m")
+
+
+@given(st.sampled_from([400, 401, 403, 404, 409, 429, 500, 503]), texts.text(), texts.text(), texts.text())
+def test_the_reason_is_the_one_that_googles_library_reads(
+    status: int, reason: str, message: str, whole: str
 ) -> None:
-    """What google-auth itself raises for a metadata server that is slow, and for one that refuses."""
-    noted_naps(monkeypatch)
-    with pytest.raises(RefreshError) as raised:
-        Credentials().refresh(Metadata(status))  # type: ignore[no-untyped-call]
-    assert gce_errors.failure_of(raised.value).kind is kind
+    content = {
+        "error": {"code": status, "message": whole, "errors": [{"reason": reason, "message": message}]}
+    }
+    response: Any = Response()
+    response.status_code, response._content = status, json.dumps(content).encode()
+    response.request = type("Request", (), {"method": "GET", "url": "http://x"})()
+    theirs = exceptions.from_http_response(response)  # type: ignore[no-untyped-call]
+    ours = refusal(status, response.content)
+    assert theirs.code == ours.status
+    if reason and message:
+        assert (theirs.errors[0]["reason"], theirs.errors[0]["message"]) == (ours.code, str(ours))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["error", "errors", "code", "message", "reason", "status"]), inner, max_size=4
+        )
+    ),
+)
+
+
+@given(
+    st.sampled_from([302, 400, 403, 404, 409, 429, 500, 502]),
+    st.binary(max_size=9) | _JSON.map(lambda one: json.dumps(one).encode())
+    | _JSON.map(lambda one: json.dumps({"error": one}).encode()),
+)  # fmt: skip
+def test_any_other_answer_has_a_class_and_a_message(status: int, content: bytes) -> None:
+    failure = gce_errors.failure_of(refusal(status, content))
+    assert failure.kind in Kind
+    assert failure.code
+    assert failure.sentence()
 
 
 @given(texts.text(), st.sampled_from([None, 400, 403, 404, 409, 429, 500, 503]), texts.text())

@@ -7,11 +7,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from google.api_core.exceptions import BadRequest, Conflict, Forbidden, NotFound
 from google.cloud import compute_v1 as gce
 
+from tests.support import fake_gce_fields
 from tests.support.fake_gce import Cloud, FakeGce, fake_gce
 
 A = "europe-west4-a"
@@ -274,3 +276,41 @@ def test_a_list_has_its_limits(fake: FakeGce, option: dict[str, Any]) -> None:
     client = gce.InstancesClient(**fake.options())
     with pytest.raises(BadRequest):
         list(client.list(request={"project": "p-1", "zone": A, **option}))
+
+
+# --- partial responses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ("items(id,name),nextPageToken", {"items": [{"id": "1", "name": "a"}], "nextPageToken": "t"}),
+        ("items/scheduling/onHostMaintenance", {"items": [{"scheduling": {"onHostMaintenance": "MIGRATE"}}]}),
+        ("items(disks/source)", {"items": [{"disks": [{"source": "x"}, {}]}]}),
+        ("items/labels", {"items": [{"labels": {"a-b": "c"}}]}),
+        (
+            "items(id,disks(source,mode))",
+            {"items": [{"id": "1", "disks": [{"source": "x"}, {"mode": "RO"}]}]},
+        ),
+        ("kind", {}),
+    ],
+)
+def test_fields_that_google_promises(fields: str, shown: dict[str, Any]) -> None:
+    one = {"id": "1", "name": "a", "labels": {"a-b": "c"}, "disks": [{"source": "x"}, {"mode": "RO"}],
+           "scheduling": {"onHostMaintenance": "MIGRATE", "preemptible": True}}  # fmt: skip
+    kind = gce.InstanceList.pb(gce.InstanceList()).DESCRIPTOR
+    assert (
+        fake_gce_fields.selected({"items": [one], "nextPageToken": "t"}, fake_gce_fields.parse(fields, kind))
+        == shown
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["", "item", "items(", "items)", "items(id", "items(id))", "items,", "items/", "items(id) name",
+     "items/nam", "items(id,host)", "items/id/x", "items/network_interfaces", "items.id"],
+)  # fmt: skip
+def test_fields_that_there_are_not_are_refused(fake: FakeGce, fields: str) -> None:
+    asked = f"/compute/v1/projects/p-1/zones/{A}/instances?fields={quote(fields)}&prettyPrint=false"
+    status, content = fake.answer("GET", asked, b"")
+    assert (status, content["error"]["errors"][0]["reason"]) == (400, "invalidParameter")

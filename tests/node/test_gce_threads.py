@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1 as gce
 
 from node.elastic.driver import Machine, MachineState
 from node.elastic.drivers.gce import operations as gce_operations
 from node.elastic.drivers.gce import unfinished as gce_unfinished
-from node.elastic.drivers.gce.client import Clients
+from node.elastic.drivers.gce.client import Resource
 from node.elastic.drivers.gce.notices import PREEMPTED, EndReasons
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations
 from node.elastic.drivers.gce.unfinished import UnfinishedLaunches
@@ -24,30 +24,23 @@ BULK = BulkInsert("launch", "group", ZONE, {"t-compute-0": "compute-0"}, 1, MARK
 SECONDS = 60.0
 
 
-def clients(operations: Any) -> Clients:
-    return Clients(None, operations, None, None)
-
-
 class Slow:
     """The operations of a zone. The first list is answered when the test says."""
 
-    def __init__(self, *operations: gce.Operation) -> None:
-        self.operations = operations
+    def __init__(self, *operations: Resource) -> None:
+        self._operations = operations
         self.asked, self.answers = threading.Event(), threading.Event()
         self.lists = 0
 
-    def list(self, request: Any, **_: Any) -> Any:
+    def operations(self, zone: str, wanted: str = "") -> Iterator[Resource]:
         self.lists += 1
         if self.lists == 1:
             self.asked.set()
             assert self.answers.wait(2 * SECONDS)
-        return self
+        return iter(self._operations)
 
-    def __iter__(self) -> Any:
-        return iter(self.operations)
-
-    def get(self, request: Any, **_: Any) -> gce.Operation:
-        return gce.Operation(name="launch", status=gce.Operation.Status.DONE)
+    def operation(self, zone: str, name: str) -> Resource:
+        return {"name": name, "status": "DONE"}
 
 
 def machine(node: str, number: int, state: MachineState = MachineState.RUNNING) -> Machine:
@@ -56,8 +49,8 @@ def machine(node: str, number: int, state: MachineState = MachineState.RUNNING) 
 
 def test_nobody_waits_for_the_reason_of_another_machines_end() -> None:
     """The query may take a minute. Launches record their machines meanwhile, and other listings continue."""
-    slow = Slow(gce.Operation(operation_type=PREEMPTED, target_id=1))
-    ends = EndReasons("p", lambda: clients(slow), lambda identity: False)
+    slow: Any = Slow({"operationType": PREEMPTED, "targetId": "1"})
+    ends = EndReasons(slow, lambda identity: False)
     ends.explained([machine("compute-0", 1), machine("compute-1", 2)])
     with ThreadPoolExecutor(3) as threads:
         asks = threads.submit(ends.explained, [machine("compute-1", 2)])
@@ -78,16 +71,16 @@ def test_a_late_failure_is_told_once_also_where_two_listings_look_for_it(
 ) -> None:
     """A check takes longer than the pause between two, and the node's next launch is another one."""
     monkeypatch.setattr(gce_unfinished, "ASK_SECONDS", 0.0)
-    failed = gce.Operation(
-        operation_type="insert",
-        operation_group_id="group",
-        target_link=f"https://x/zones/{ZONE}/instances/t-compute-0",
-        http_error_status_code=503,
-        error=gce.Error(errors=[gce.Errors(code="ZONE_RESOURCE_POOL_EXHAUSTED", message="full")]),
-    )
-    slow = Slow(failed)
+    failed = {
+        "operationType": "insert",
+        "operationGroupId": "group",
+        "targetLink": f"https://x/zones/{ZONE}/instances/t-compute-0",
+        "httpErrorStatusCode": 503,
+        "error": {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "full"}]},
+    }
+    slow: Any = Slow(failed)
     slow.lists = 1
-    unfinished = UnfinishedLaunches(Operations("p", lambda: clients(slow)))
+    unfinished = UnfinishedLaunches(Operations(slow))
     assert unfinished.add(BULK) == {}
     slow.lists = 0
     with ThreadPoolExecutor(1) as threads:
@@ -108,17 +101,18 @@ def test_a_cloud_that_ends_a_wait_early_is_not_asked_without_a_pause() -> None:
     asked = [0]
 
     class Busy:
-        def wait(self, request: Any, **_: Any) -> gce.Operation:
+        def wait(self, zone: str, name: str, seconds: float = 0.0) -> Resource:
             asked[0] += 1
             now[0] += 0.02
-            return gce.Operation(name="launch", status=gce.Operation.Status.RUNNING)
+            return {"name": name, "status": "RUNNING"}
 
-        get = wait
+        operation = wait
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    operations = Operations("p", lambda: clients(Busy()), sleep, lambda: now[0])
+    busy: Any = Busy()
+    operations = Operations(busy, sleep, lambda: now[0])
     assert operations.watch(BULK, 60.0) is None
     assert now[0] == pytest.approx(160.0, abs=2 * gce_operations.EARLY_SECONDS)
     assert asked[0] <= 60.0 / gce_operations.EARLY_SECONDS + 1

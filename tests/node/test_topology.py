@@ -31,6 +31,7 @@ from tests.support import doubles
 from tests.support.cloud_faults import Fault
 from tests.support.doubles import FakeControl, FakeDriver, job, node
 from tests.support.fake_ec2 import FakeEc2, fake_ec2
+from tests.support.fake_gce_wire import as_json
 
 FAR = Partition("far", "p4d.24xlarge", 2, 1000, 0, 5, topology=True)
 NEAR = Partition("near", "p4d.24xlarge", 2, 1000, 0, 3, topology=True)
@@ -261,6 +262,6 @@ def test_compute_engines_place_ends_where_something_is_missing(
     told: dict[str, str], expected: topology.Place
 ) -> None:
     where = gce.ResourceStatusPhysicalHostTopology(**told)
-    instance = gce.Instance(resource_status=gce.ResourceStatus(physical_host_topology=where))
+    instance = as_json(gce.Instance(resource_status=gce.ResourceStatus(physical_host_topology=where)))
     assert place(instance) == expected
-    assert place(gce.Instance()) == ()
+    assert place({}) == ()

@@ -33,14 +33,11 @@ from localcloud import images
 from node.bootstrap.vm import packages
 from node.design.model import ClusterDesign, Host
 from node.design.storage import Mount
-from node.elastic.programs import CLIENT
 from node.system import subprocesses
 from tests.support.containers import base_image
 
 SHARES = "/srv/shares"
 """The folder on machines with the file systems of the cloud's servers."""
-SITE = "/srv/python"
-"""The folder on machines with the packages of this Python: no distribution has Google's client."""
 GOOGLES = ("google-guest-agent", "google-compute-engine-oslogin")
 MASKED = (
     *packages.MASKED,
@@ -92,7 +89,6 @@ chroot "$root" apt-get --quiet --yes --no-install-recommends install "$@"
 for place in /usr/sbin/slurmd /usr/sbin/mount.nfs; do
     chroot "$root" dpkg-divert --local --rename --divert "$place.distrib" --add "$place"
 done
-chroot "$root" python3 -m venv --without-pip "$CLIENT"
 rm -rf "$root/usr/sbin/policy-rc.d" "$root/etc/hosts" "$root/etc/resolv.conf" "$root"/etc/ssh/ssh_host_* \
     "$root"/var/lib/apt/lists/*_* "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb
 cp "$lower/etc/hosts" "$root/etc/hosts"
@@ -106,7 +102,7 @@ def layers() -> tuple[Path, ...]:
 
     base = base_image()
     wanted = _packages()
-    text = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, CLIENT, *wanted])
+    text = "".join([_SCRIPT, MOUNT, SLURMD, AGENT, *MASKED, *GOOGLES, *wanted])
     name = f"{base.parent.name}-clouds-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
         path = images.cached(
@@ -159,7 +155,6 @@ def _make(base: Path, draft: Path, wanted: list[str]) -> None:
             "DPKG_FORCE": "unsafe-io",
             "MASKED": " ".join(MASKED),
             "GOOGLES": " ".join(GOOGLES),
-            "CLIENT": f"/{CLIENT}",
         },
     )
     if done.returncode:
@@ -170,9 +165,6 @@ def _make(base: Path, draft: Path, wanted: list[str]) -> None:
         program.chmod(0o755)
     (upper / "etc" / "default").mkdir(exist_ok=True)
     (upper / "etc" / "default" / "instance_configs.cfg").write_text(AGENT)
-    python = upper / CLIENT / "lib"
-    (site,) = python.glob("python3.*/site-packages")
-    (site / "tests.pth").write_text(f"{SITE}\n")
     for folder in (root, work):
         subprocess.run(["rm", "-rf", str(folder)], check=True)
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google.auth
 import pytest
 
 from localcloud import boot_files, cgroups, nspawn, volumes
@@ -37,7 +36,7 @@ from node.system.processes import end_all, having
 from tests.support.apart import Mounts, listener
 from tests.support.checkout import until
 from tests.support.cloud_authority import Authority
-from tests.support.cloud_image import SHARES, SITE, layers
+from tests.support.cloud_image import SHARES, layers
 from tests.support.cloud_server import Answer, Request, Server
 from tests.support.containers import Booted, Lab, need_containers
 from tests.support.nfs_service import NfsService
@@ -281,8 +280,6 @@ class Land:
 
     def _power_on(self, instance: Instance) -> None:
         binds = [Bind(self.path / "shares", SHARES)]
-        site = Path(google.auth.__file__).resolve().parents[2]
-        binds.append(Bind(site, SITE, read_only=True))
         name = f"{instance.id}-{instance.host}"
         identity = f"{OURS}{os.getpid()}-{name}"
         self._groups.append(nspawn.group(identity))

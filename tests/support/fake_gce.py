@@ -1,8 +1,8 @@
-"""Compute Engine's REST API on loopback, for google-cloud-compute's own client.
+"""Compute Engine's REST API on loopback, for the driver and for google-cloud-compute's own client.
 
 `fake_gce_wire` reads the requests with the library's messages, and `fake_gce_cloud` is the cloud behind it.
-Lists have pages and filters, a request id works once, every method and every operation can be made to fail,
-and every call is recorded.
+Lists have pages and filters, answers can be partial, a request id works once, every method and every
+operation can be made to fail, and every call is recorded.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from google.cloud import compute_v1 as gce
 
 from node.design.model import Settings
 from node.design.sites import GcpSite
 from node.elastic.drivers.boot_reports import BootStatusReader
-from node.elastic.drivers.gce.client import google_clients
+from node.elastic.drivers.gce.client import Compute
 from node.elastic.drivers.gce.driver import GceDriver
+from tests.support import fake_gce_fields
 from tests.support.cloud_faults import due
 from tests.support.fake_gce_cloud import Cloud, Failing
 from tests.support.fake_gce_wire import Call, Fault, RefusalError, Route, as_json, check_page, parse, wanted
@@ -34,7 +35,10 @@ __all__ = ["Call", "Cloud", "Failing", "FakeGce", "Fault", "fake_gce"]
 
 WAIT_SECONDS = 110.0
 """The longest time that `wait` waits."""
-PARTIAL = "returnPartialSuccess=true"
+SYSTEM = ("fields", "prettyPrint", "returnPartialSuccess")
+"""Parameters in the API's discovery document that the library's messages lack."""
+TOKEN = "nobody"
+"""The driver's access token, which nothing checks."""
 _OPERATIONS = ("zone_operations", "region_operations", "global_operations")
 
 
@@ -97,7 +101,11 @@ class FakeGce:
 
     def driver(self, settings: Settings, boots: BootStatusReader = lambda running: {}) -> GceDriver:
         """Return the driver with its own clients, which call this server."""
-        return GceDriver(settings, lambda: google_clients(**self.options()), boots)
+        return GceDriver(settings, self.compute(), boots)
+
+    def compute(self) -> Compute:
+        """Return the driver's client of this server."""
+        return Compute(self.cloud.project, lambda fresh=False: TOKEN, f"{self.url}/compute/v1")
 
     def forget(self) -> None:
         self.calls.clear()
@@ -126,11 +134,9 @@ class FakeGce:
         parts = urlsplit(target)
         call: Call | None = None
         try:
-            # A REST parameter in the API's discovery document that the library's messages lack.
-            asked = parts.query.split("&")
-            partial = PARTIAL in asked
-            query = "&".join(one for one in asked if one != PARTIAL)
+            system, query = _parameters(parts.query)
             route, request = parse(verb, parts.path, query, body)
+            fields = _fields(system, route)
             with self.lock:
                 call = Call(route.name, request)
                 self.calls.append(call)
@@ -139,11 +145,11 @@ class FakeGce:
                 content = self._wait(request, route) if route.method == "wait" else None
                 with self.lock:
                     self.cloud.tick()
-                    content = content or self._handle(route, request, partial)
+                    content = content or self._handle(route, request, "returnPartialSuccess" in system)
             if fault is not None:
                 time.sleep(fault.hang)
                 raise RefusalError(fault.status, fault.code, fault.message)
-            return 200, content or {}
+            return 200, fake_gce_fields.selected(content or {}, fields)
         except RefusalError as refusal:
             if call is not None:
                 call.reason = refusal.reason
@@ -372,6 +378,27 @@ def fake_gce(partitions: Iterable[str] = ("compute",), cloud: Cloud | None = Non
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _parameters(query: str) -> tuple[dict[str, str], str]:
+    """Return the parameters that any method has, with their values, and the query without them."""
+    asked = parse_qsl(query, keep_blank_values=True)
+    rest = "&".join(f"{name}={quote(value)}" for name, value in asked if name not in SYSTEM)
+    return {name: value for name, value in asked if name in SYSTEM}, rest
+
+
+def _fields(system: Mapping[str, str], route: Route) -> fake_gce_fields.Tree:
+    """Return the fields of the answer that a request wants; empty means all.
+
+    Raises:
+        RefusalError: The answer has no such field.
+    """
+    if "fields" not in system:
+        return {}
+    try:
+        return fake_gce_fields.parse(system["fields"], route.answer.pb(route.answer()).DESCRIPTOR)
+    except fake_gce_fields.BadFieldsError as error:
+        raise RefusalError(400, "invalidParameter", str(error)) from error
 
 
 def _scope(request: Any, route: Route) -> str:

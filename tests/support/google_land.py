@@ -7,10 +7,8 @@ machine's metadata are `fake_metadata`'s. A call has the token of its machine, a
 
 from __future__ import annotations
 
-import io
 import json
 import urllib.parse
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,9 @@ from infra.clouds.commands import ClusterRef
 from infra.clouds.userdata import HOOK
 from infra.gcp import policies, storage
 from infra.gcp.instance_templates import ALWAYS, BOOT_SCRIPT, USER_DATA
-from node.bootstrap.vm.cloud_client import LOCKED
 from node.design.model import STATE, ClusterDesign, Host
 from node.design.sites import MountSource
 from node.elastic.drivers.gce.names import CLUSTER, HOST, ROLE, instance_of, node_of
-from node.elastic.programs import CLIENT
 from operations.clouds.cloud import Cloud
 from operations.gcp.account import Account
 from operations.gcp.cloud import GcpCloud
@@ -145,15 +141,9 @@ class GoogleLand(Land):
 
     def publish(self, objects: Mapping[str, bytes]) -> None:
         self._bank.objects |= objects
-        (code,) = [content for key, content in objects.items() if key.startswith("code/")]
-        self._client = zipfile.ZipFile(io.BytesIO(code)).read(LOCKED).decode()
 
     def store(self, key: str, content: bytes) -> None:
         self._bank.objects[key] = content
-
-    def files(self) -> dict[str, str | tuple[str, int]]:
-        """Return the mark of a baked image, because the image has Google's client (`cloud_image`)."""
-        return {f"{CLIENT}/{LOCKED.rpartition('/')[2]}": self._client}
 
     def stored(self, key: str) -> bytes | None:
         return self._bank.objects.get(key)

@@ -248,8 +248,9 @@ class ManyGce(fake_gce.FakeGce):
     def answer(self, verb: str, target: str, body: bytes) -> tuple[int, dict[str, Any]]:
         parts = urllib.parse.urlsplit(target)
         query = dict(urllib.parse.parse_qsl(parts.query))
-        fields = query.pop("fields", "")
-        for one in ("alt", "prettyPrint", "key"):
+        # slurm-gcp's fields name the scopes of an aggregated list as one, which Google takes.
+        fields = query.pop("fields") if "items.zones." in query.get("fields", "") else ""
+        for one in ("alt", "key"):
             query.pop(one, None)
         # slurm-gcp's filter has a wildcard, which `fake_gce_filter` refuses.
         prefix = _PREFIX.search(query.get("filter", ""))

@@ -24,11 +24,10 @@ from tests.support.peer_launch import timed
 
 
 def at_stand_in(url: str) -> None:
-    """Have Google's client, with the machine's credentials, call another address than Google's."""
-    gce_driver.google_clients = functools.partial(  # type: ignore[attr-defined]
-        gce_driver.google_clients,  # type: ignore[attr-defined]
-        transport="rest",
-        client_options={"api_endpoint": url},
+    """Have the driver, with the machine's credentials, call another address than Google's."""
+    gce_driver.Compute = functools.partial(  # type: ignore[assignment,attr-defined]
+        gce_driver.Compute,  # type: ignore[attr-defined]
+        endpoint=f"{url}/compute/v1",
     )
 
 

@@ -181,10 +181,6 @@ class Side:
         (code / "node").symlink_to(ROOT / "node")
         self.settings_file = self.slurm.root / "settings.json"
         self.settings_file.write_text(json.dumps(to_json(self.slurm.settings)))
-        # The environment with the cloud's client library, where the boot makes it on a controller.
-        client = self.slurm.root / programs.CLIENT
-        client.parent.mkdir(parents=True)
-        client.symlink_to(Path(sys.prefix))
         programs.write(self.slurm.settings, self.settings_file)
 
     def run(self, *command: str) -> str:
@@ -216,7 +212,8 @@ class Side:
     def start_daemon(self) -> None:
         """Start the product's daemon, and wait until it has all that it loads at its first call."""
         service = programs.daemon_service(self.slurm.settings, self.settings_file)
-        argv = list(service.argv)
+        # This Python has what a controller's distribution has beside its own.
+        argv = [sys.executable, *service.argv[1:]]
         if self.cloud.name == "gcp":
             own = f"sys.path.append({str(ROOT)!r}); from tests.support.peer_pass import at_stand_in"
             argv[-1] = argv[-1].replace("; main(", f"; {own}; at_stand_in({self.cloud.url!r}); main(")

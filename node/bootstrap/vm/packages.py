@@ -92,11 +92,7 @@ def install(context: Context) -> str:
     installed += apt.install(context, wanted(context))
     if accounting:
         mariadb.disable_autostart(context)
-    # Imported late to save time: every node's boot runs this, but most need neither module.
-    if context.role == "controller":
-        from node.bootstrap.vm import cloud_client
-
-        installed += cloud_client.install(context)
+    # Imported late to save time: every node's boot runs this, but most need none of these modules.
     if context.settings.design.containers is not None:
         from node.bootstrap.vm import pyxis as runtime
 

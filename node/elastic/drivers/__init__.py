@@ -1,4 +1,4 @@
-"""The drivers, one for each cloud. Only the driver that needs a cloud's client library imports it."""
+"""The drivers, one for each cloud. Only the driver of a cloud imports what its client needs."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Gcp:
     scheme = SCHEME
     # Google's time source on every machine. munge refuses machines whose clocks differ by minutes.
     time = ("google.sources", "server metadata.google.internal prefer iburst\n")
-    # No distribution has Google's client. It is installed in a virtual environment (`cloud_client`).
-    packages: tuple[str, ...] = ("python3-venv",)
+    # The driver keeps its connections to Compute Engine with it.
+    packages: tuple[str, ...] = ("python3-urllib3",)
     storage: tuple[str, ...] = ("filestore", "gcs")
     # Cloud Storage refuses faster writes of an object.
     write_seconds = 1.0

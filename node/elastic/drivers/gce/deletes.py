@@ -12,18 +12,17 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
-from node.elastic.drivers.gce.client import Clients, once, refusals
+from node.elastic.drivers.gce.client import CallError, Compute, Resource
 from node.elastic.drivers.gce.errors import NOT_FOUND, NOT_READY, code_of, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
-from node.elastic.drivers.gce.operations import OperationOrigin, listed, moment
+from node.elastic.drivers.gce.operations import OperationOrigin, moment
 from node.elastic.failures import API_FAILURES
 from node.elastic.view import log
 from node.system.waiting import retry
 
 THREADS = 8
-"""The number of threads, which is the number of connections that the client keeps."""
+"""The number of threads."""
 RATE = 20.0
 """Deletes per second. With the burst this allows 1,500 in the first minute, which is the project's limit."""
 BURST = 300
@@ -80,21 +79,18 @@ class Deletes:
     """The deletes of instances, with those that are under way.
 
     Args:
-        project: The project.
-        clients: Returns the clients.
+        compute: The API.
         sleep: Waits for some seconds.
         clock: Returns seconds on a clock that never jumps.
     """
 
     def __init__(
         self,
-        project: str,
-        clients: Callable[[], Clients],
+        compute: Compute,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._project = project
-        self._clients = clients
+        self._compute = compute
         self._sleep = sleep
         self._clock = clock
         self._rate_limit = RateLimit(RATE, BURST, clock, sleep)
@@ -145,18 +141,18 @@ class Deletes:
             )
             try:
                 self._look(zone, {delete.operation: identity for identity, delete in of_zone.items()}, origin)
-            except refusals() as error:
+            except CallError as error:
                 log(f"deletes in {zone}: {failure_of(error).sentence()}")
 
     def _look(self, zone: str, left: dict[str, Identity], origin: OperationOrigin) -> None:
-        for operation in listed(self._clients(), self._project, zone, origin):
-            identity = left.pop(operation.name, None)
+        for operation in self._compute.operations(zone, origin.filter()):
+            identity = left.pop(operation.get("name", ""), None)
             if identity is not None:
                 self._note(identity, operation)
             if not left:
                 return
 
-    def _note(self, identity: Identity, operation: Any) -> None:
+    def _note(self, identity: Identity, operation: Resource) -> None:
         failure = operation_failure(operation)
         if failure is None or failure.code in NOT_FOUND:
             return
@@ -169,16 +165,11 @@ class Deletes:
         # The request id covers the instance's id: a late repetition cannot hit the next instance of the same
         # name.
         attempt = self._attempts.get(identity, 0)
-        request = {
-            "project": self._project,
-            "zone": identity.zone,
-            "instance": identity.name,
-            "request_id": str(uuid.uuid5(_SPACE, f"{self._project}/{identity}/{attempt}")),
-        }
+        request_id = str(uuid.uuid5(_SPACE, f"{self._compute.project}/{identity}/{attempt}"))
 
-        def delete() -> Any:
+        def delete() -> Resource:
             self._rate_limit.take()
-            return self._clients().instances.delete_unary(request=request, **once())
+            return self._compute.delete(identity.zone, identity.name, request_id)
 
         try:
             operation = retry(delete, Exception, PAUSES, _passes, sleep=self._sleep)
@@ -186,7 +177,7 @@ class Deletes:
             return None if _is_ending(error) else error
         with self._lock:
             self._under_way.setdefault(
-                identity, _Delete(operation.name, self._clock(), OperationOrigin.of(operation))
+                identity, _Delete(operation.get("name", ""), self._clock(), OperationOrigin.of(operation))
             )
         return None
 

@@ -1,17 +1,13 @@
 """The driver of Google Compute Engine: nodes are instances of a template, named after their nodes.
 
-It runs on the controller, which has google-cloud-compute beside the node code. The library is imported at the
-first call, because that takes seconds and much memory. The client itself finds the credentials of the
-machine's service account.
+It runs on the controller, with the token of the machine's service account.
 """
 
 from __future__ import annotations
 
 import builtins
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from node.design.model import Settings
 from node.design.sites import GcpSite
@@ -19,7 +15,7 @@ from node.elastic.driver import AvailableCapacity, LaunchGroup, LaunchResult, Ma
 from node.elastic.drivers.boot_reports import BootReports, BootStatusReader, with_boots
 from node.elastic.drivers.failures import one_line
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import Clients, google_clients, once, refusals
+from node.elastic.drivers.gce.client import INSTANCE, PLACE, CallError, Compute, Resource
 from node.elastic.drivers.gce.deletes import Deletes
 from node.elastic.drivers.gce.errors import error_of, failure_of
 from node.elastic.drivers.gce.launches import GceLaunches
@@ -32,7 +28,7 @@ from node.elastic.view import log
 from node.slurm.topology import Place
 
 
-def place(instance: Any) -> Place:
+def place(instance: Resource) -> Place:
     """Return an instance's place: its cluster, block and sub-block, as `physicalHostTopology` says.
 
     It is empty if Compute Engine does not tell.
@@ -41,17 +37,15 @@ def place(instance: Any) -> Place:
     would say nothing.
 
     Args:
-        instance: The client's `Instance`.
+        instance: An instance with the fields of `PLACE`.
     """
-    topology = instance.resource_status.physical_host_topology
-    parts = (topology.cluster, topology.block, topology.subblock)
+    topology = instance.get("resourceStatus", {}).get("physicalHostTopology", {})
+    parts = tuple(topology.get(part, "") for part in ("cluster", "block", "subblock"))
     # A part whose wider part is missing cannot be placed.
     known = next((count for count, part in enumerate(parts) if not part), len(parts))
     return parts[:known]
 
 
-PAGE = 500
-"""Instances of one page of a listing."""
 _STATES = {
     "PROVISIONING": MachineState.PENDING,
     "STAGING": MachineState.PENDING,
@@ -73,7 +67,7 @@ class GceDriver:
 
     Args:
         settings: The design, and the site as a `GcpSite`.
-        connect: Makes the clients.
+        compute: The API; by default that of the site's project, with the machine's own credentials.
         boots: What machines report of their boots; by default what the controller's server has taken.
     """
 
@@ -83,32 +77,29 @@ class GceDriver:
     def __init__(
         self,
         settings: Settings,
-        connect: Callable[[], Clients] | None = None,
+        compute: Compute | None = None,
         boots: BootStatusReader | None = None,
     ) -> None:
         site, self._design = settings.site.of(GcpSite), settings.design
-        self._cluster, self._project = site.cluster, site.project
-        self._connect = connect or google_clients
+        self._cluster = site.cluster
+        self._compute = compute or Compute(site.project)
         # Compute Engine tells only the machine itself that it will be preempted.
         self._boots = boots or BootReports.of(settings, notices=True)
         self._templates = site.templates
-        self._lock = threading.Lock()
-        self._cached_clients: Clients | None = None
         self._last_error = ""
         launch_zones = [zone for known in site.zones.values() for zone in known]
         self._zones = Zones(launch_zones, self._in_zone, self._everywhere)
-        self._deletes = Deletes(self._project, self._clients)
-        self._end_reasons = EndReasons(self._project, self._clients, self._deletes.begun_here)
-        self._quotas = Quotas(self._project, site.region, self._clients)
+        self._deletes = Deletes(self._compute)
+        self._end_reasons = EndReasons(self._compute, self._deletes.begun_here)
+        self._quotas = Quotas(self._compute, site.region)
         self._launches = GceLaunches(
             self._design,
             self._cluster,
-            self._project,
-            self._clients,
+            self._compute,
             self._templates,
             site.zones,
             self._delete,
-            Operations(self._project, self._clients),
+            Operations(self._compute),
         )
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
@@ -135,7 +126,7 @@ class GceDriver:
         self._launches.unfinished.look()
         try:
             machines = self._zones.machines()
-        except refusals() as error:
+        except CallError as error:
             raise error_of(error) from error
         self._deletes.look()
         halted = [Identity.parse(m.id) for m in machines if m.state is MachineState.TERMINATED]
@@ -152,7 +143,7 @@ class GceDriver:
         """
         try:
             return self._quotas.available_capacity(self._design.partition(partition), count)
-        except refusals() as error:
+        except CallError as error:
             log(f"quotas: {failure_of(error).sentence()}")
             return None
 
@@ -166,72 +157,53 @@ class GceDriver:
         place_of: dict[str, Place] = {}
         try:
             for zone in sorted({identity.zone for identity in identities}):
-                for instance in self._instances(zone):
-                    node = identities.get(Identity(zone, instance.name, int(instance.id)))
+                for instance in self._compute.instances(zone, self._filter(), PLACE):
+                    node = identities.get(Identity(zone, instance["name"], int(instance["id"])))
                     if node is not None and (at := place(instance)):
                         place_of[node] = at
-        except refusals() as error:
+        except CallError as error:
             raise error_of(error) from error
         return place_of
 
     def _in_zone(self, zone: str) -> builtins.list[Machine]:
         now = time.time()
-        return [self._machine(zone, instance, now) for instance in self._instances(zone)]
-
-    def _instances(self, zone: str) -> Iterable[Any]:
-        """List the cluster's instances of one zone, all pages."""
-        request = {**self._list_request(), "zone": zone}
-        return self._clients().instances.list(request=request, **once())  # type: ignore[no-any-return]
+        found = self._compute.instances(zone, self._filter(), INSTANCE)
+        return [self._machine(zone, instance, now) for instance in found]
 
     def _everywhere(self) -> set[str]:
-        """Return all zones of the world that have machines of the cluster, as far as they answer."""
-        pages = self._clients().instances.aggregated_list(request=self._list_request(), **once()).pages
-        return {
-            gce_names.short(scope)
-            for page in pages
-            for scope, scoped in page.items.items()
-            if scoped.instances
-        }
+        """Return all zones of the world that have machines of the cluster, if all zones answer."""
+        return self._compute.zones_with(self._filter())
 
-    def _list_request(self) -> dict[str, Any]:
-        filters = {gce_names.CLUSTER: self._cluster, gce_names.ROLE: gce_names.COMPUTE}
-        return {
-            "project": self._project,
-            "filter": " AND ".join(f"(labels.{key}={value})" for key, value in filters.items()),
-            "max_results": PAGE,
-        }
+    def _filter(self) -> str:
+        labels = {gce_names.CLUSTER: self._cluster, gce_names.ROLE: gce_names.COMPUTE}
+        return " AND ".join(f"(labels.{key}={value})" for key, value in labels.items())
 
-    def _machine(self, zone: str, instance: Any, now: float) -> Machine:
+    def _machine(self, zone: str, instance: Resource, now: float) -> Machine:
+        name, status = instance["name"], instance.get("status", "")
         try:
-            node = gce_names.node_of(self._cluster, instance.name)
+            node = gce_names.node_of(self._cluster, name)
         except ValueError:
             node = None
         partition = self._design.partition_of(node) if node else None
         template = self._templates.get(partition.name) if partition else None
-        made_from = instance.labels.get(gce_names.TEMPLATE)
-        state, failure = _STATES.get(instance.status, MachineState.PENDING), None
+        made_from = instance.get("labels", {}).get(gce_names.TEMPLATE)
+        state, failure = _STATES.get(status, MachineState.PENDING), None
         if not state.alive:
-            failure = (
-                f"the instance is {instance.status.lower()}: {instance.status_message or 'no reason given'}"
-            )
+            why = instance.get("statusMessage") or "no reason given"
+            failure = f"the instance is {status.lower()}: {why}"
+        cards = instance.get("networkInterfaces", ())
         return Machine(
-            str(Identity(zone, instance.name, int(instance.id))),
+            str(Identity(zone, name, int(instance["id"]))),
             node,
             state,
-            moment(instance.creation_timestamp) or now,
+            moment(instance.get("creationTimestamp", "")) or now,
             one_line(failure) if failure else None,
             zone,
             maintenance(instance, now) if failure is None else None,
             bool(template and made_from) and made_from != gce_names.short(template or ""),
             # Further interfaces are in other networks, whose addresses may be those of other machines here.
-            tuple(card.network_i_p for card in instance.network_interfaces[:1] if card.network_i_p),
+            tuple(card["networkIP"] for card in cards[:1] if card.get("networkIP")),
         )
-
-    def _clients(self) -> Clients:
-        with self._lock:
-            if self._cached_clients is None:
-                self._cached_clients = self._connect()
-            return self._cached_clients
 
     def _delete(self, identities: Iterable[Identity]) -> None:
         error = self._deletes.end(identities)

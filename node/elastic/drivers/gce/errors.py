@@ -1,17 +1,15 @@
 """Classifies every error of Compute Engine and of its client.
 
 An error comes in the HTTP answer (`reason`, camel case) or later in an operation (`code`, capitals); one
-table has both. Errors are recognised by these codes and by names of the client's classes, so this module
-does not import the client.
+table has both.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from node.elastic.drivers.failures import ErrorTable, one_line
+from node.elastic.drivers.gce.client import CallError, Resource, TokenError
 from node.elastic.failures import ErrorClass, Failure
 from node.system import rpc
 
@@ -42,15 +40,7 @@ _CODES = {
         badRequest invalid invalidParameter parseError notFound RESOURCE_NOT_FOUND alreadyExists
         RESOURCE_ALREADY_EXISTS INVALID_ARGUMENT INVALID_USAGE INVALID_FIELD_VALUE CPU_PLATFORM_MISMATCH""",
 }
-# Errors of the client itself: no answer came, or the request was never sent. A controller's credentials come
-# from its metadata server, so having none means that it did not answer in time.
-_CLIENT = {
-    ErrorClass.PERMISSION: "RefreshError",
-    ErrorClass.UNAVAILABLE: "RequestException TransportError RetryError ParseError DefaultCredentialsError",
-}
-_REFUSED = re.compile(r"(?:Status|Response status): 4\d\d")
-"""How google-auth quotes a metadata server that answers and has no token for the machine's account."""
-_TABLE = ErrorTable(_CODES, _CLIENT)
+_TABLE = ErrorTable(_CODES, {})
 _STOCKOUT = "does not have enough resources available"
 _PLACEMENT = ("placement polic", "resource polic", "collocat", "placement group")
 
@@ -77,59 +67,47 @@ def classify(code: str, status: int | None, message: str = "") -> ErrorClass:
 
 
 def failure_of(error: Exception, nodes: Sequence[str] = ()) -> Failure:
-    """Return an exception of the client as a failure, with Compute Engine's own message on one line."""
-    answer = _error_of_answer(error)
-    message = str(answer.get("message") or error)
-    status = _status(error)
-    kind = classify(code_of(error), status, message) if answer or status is not None else _of_client(error)
-    return Failure(tuple(nodes), kind, code_of(error), one_line(message))
+    """Return an error of a call as a failure, with Compute Engine's own message on one line."""
+    return Failure(tuple(nodes), _kind(error), code_of(error), one_line(str(error)))
 
 
 def code_of(error: Exception) -> str:
-    """Return Compute Engine's reason, or the name of the client's class if it gave none."""
-    return str(_error_of_answer(error).get("reason") or type(error).__name__)
+    """Return Compute Engine's reason, or what it is that came in place of one."""
+    return error.code if isinstance(error, CallError) else type(error).__name__
 
 
-def operation_failure(operation: Any, nodes: Sequence[str] = ()) -> Failure | None:
+def _kind(error: Exception) -> ErrorClass:
+    if isinstance(error, TokenError):
+        # A metadata server that only is slow is no missing right.
+        refused = error.status is not None and error.status // 100 == 4 and error.status != 429
+        return ErrorClass.PERMISSION if refused else ErrorClass.UNAVAILABLE
+    if isinstance(error, CallError):
+        return classify(error.code, error.status, str(error))
+    return _TABLE.of_client(error)
+
+
+def operation_failure(operation: Resource, nodes: Sequence[str] = ()) -> Failure | None:
     """Return why an operation failed; `None` if it has not failed.
 
     Of several errors it returns the first one with a specific cause.
     """
-    errors = list(operation.error.errors)
+    errors = operation.get("error", {}).get("errors", ())
+    status = operation.get("httpErrorStatusCode") or None
     if not errors:
-        if not operation.http_error_status_code:
+        if status is None:
             return None
-        code, message = operation.http_error_message or "error", operation.http_error_message
+        message = operation.get("httpErrorMessage", "")
+        code = message or "error"
     else:
         # The error of the whole call is less specific than its cause.
-        first = next((error for error in errors if error.code != "VM_MIN_COUNT_NOT_REACHED"), errors[0])
-        code, message = first.code, first.message or first.code
-    kind = classify(code, operation.http_error_status_code or None, message)
-    return Failure(tuple(nodes), kind, code, one_line(message))
+        specific = (error for error in errors if error.get("code") != "VM_MIN_COUNT_NOT_REACHED")
+        first = next(specific, errors[0])
+        code = first.get("code", "")
+        message = first.get("message") or code
+    return Failure(tuple(nodes), classify(code, status, message), code, one_line(message))
 
 
 def error_of(error: Exception) -> GceError:
-    """Return an exception of the client as a `GceError`, for calls whose result cannot carry a failure."""
+    """Return an error of a call as a `GceError`, for calls whose result cannot carry a failure."""
     failure = failure_of(error)
     return GceError(failure.code, failure.sentence())
-
-
-def _of_client(error: Exception) -> ErrorClass:
-    """Return the class of an exception that carries no answer of Compute Engine.
-
-    google-auth raises its RefreshError also from a metadata server that is only slow, which its cause tells.
-    """
-    cause = error.__cause__
-    unanswered = type(cause).__name__ == "TransportError" and not _REFUSED.search(str(cause))
-    return ErrorClass.UNAVAILABLE if unanswered else _TABLE.of_client(error)
-
-
-def _error_of_answer(error: Exception) -> Mapping[str, Any]:
-    errors = getattr(error, "errors", None)
-    first = errors[0] if isinstance(errors, (list, tuple)) and errors else None
-    return first if isinstance(first, Mapping) else {}
-
-
-def _status(error: Exception) -> int | None:
-    code = getattr(error, "code", None)
-    return int(code) if isinstance(code, int) else None

@@ -19,7 +19,7 @@ from node.design.model import ClusterDesign
 from node.elastic.driver import LaunchGroup, LaunchResult
 from node.elastic.drivers.failures import NEXT_ZONE_HELPS, config_failure, of_zones
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import Clients, once, refusals
+from node.elastic.drivers.gce.client import CallError, Compute
 from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import BulkInsert, OperationOrigin, Operations, Outcome
@@ -49,8 +49,7 @@ class GceLaunches:
     Args:
         design: The cluster's design.
         cluster: The value of the cluster's label.
-        project: The project.
-        clients: Returns the clients.
+        compute: The API.
         templates: Partition -> the link of its instance template.
         zones: Partition -> its zones, in the order of the tries.
         end: Begins to delete instances, without waiting for the end.
@@ -61,8 +60,7 @@ class GceLaunches:
         self,
         design: ClusterDesign,
         cluster: str,
-        project: str,
-        clients: Callable[[], Clients],
+        compute: Compute,
         templates: Mapping[str, str],
         zones: Mapping[str, Sequence[str]],
         end: Callable[[Iterable[Identity]], None],
@@ -70,8 +68,7 @@ class GceLaunches:
     ) -> None:
         self._design = design
         self._cluster = cluster
-        self._project = project
-        self._clients = clients
+        self._compute = compute
         self._templates = templates
         self._zones = zones
         self._end = end
@@ -188,10 +185,9 @@ class GceLaunches:
 
     def _call(self, group: LaunchGroup, nodes: tuple[str, ...], zone: str, least: int) -> Outcome:
         try:
-            operation = self._clients().instances.bulk_insert_unary(
-                request=self._request(group, nodes, zone, least), **once()
-            )
-        except refusals() as error:
+            body = self._body(group, nodes, least)
+            operation = self._compute.bulk_insert(zone, body, self._request_id(group, zone, body))
+        except CallError as error:
             failure = failure_of(error, nodes)
             if failure.kind not in API_FAILURES:
                 # An unanswered call may have lost only its answer, not the launch: then the same id must be
@@ -200,10 +196,12 @@ class GceLaunches:
             return Outcome({}, (failure,))
         names = {gce_names.instance_of(self._cluster, node): node for node in nodes}
         origin = OperationOrigin.of(operation)
-        bulk = BulkInsert(operation.name, operation.operation_group_id, zone, names, least, origin)
+        bulk = BulkInsert(
+            operation.get("name", ""), operation.get("operationGroupId", ""), zone, names, least, origin
+        )
         try:
             outcome = self._operations.watch(bulk, WATCH_SECONDS)
-        except refusals() as error:
+        except CallError as error:
             log(f"{fold(nodes)}: the result of the launch is unknown: {failure_of(error).sentence()}")
             outcome = None
         if outcome is None:
@@ -217,7 +215,7 @@ class GceLaunches:
             self._renew_token(group)
         return outcome
 
-    def _request(self, group: LaunchGroup, nodes: Sequence[str], zone: str, least: int) -> dict[str, Any]:
+    def _body(self, group: LaunchGroup, nodes: Sequence[str], least: int) -> dict[str, Any]:
         template = self._templates[group.partition]
         labels = {
             **self._design.tags,
@@ -228,22 +226,20 @@ class GceLaunches:
             gce_names.TEMPLATE: gce_names.short(template),
         }
         names = [gce_names.instance_of(self._cluster, node) for node in nodes]
-        body = {
-            "count": len(nodes),
-            "min_count": least,
-            "per_instance_properties": {name: {} for name in names},
-            "source_instance_template": template,
-            "instance_properties": {"labels": labels},
-        }
-        # The id covers the whole request, so that one id never stands for two different requests.
-        content = [group.token, self._attempts.get(group.token, 0), self._project, zone, body]
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
         return {
-            "project": self._project,
-            "zone": zone,
-            "request_id": str(uuid.UUID(bytes=digest[:16], version=4)),
-            "bulk_insert_instance_resource_resource": body,
+            "count": len(nodes),
+            "minCount": least,
+            "perInstanceProperties": {name: {} for name in names},
+            "sourceInstanceTemplate": template,
+            "instanceProperties": {"labels": labels},
         }
+
+    def _request_id(self, group: LaunchGroup, zone: str, body: Mapping[str, Any]) -> str:
+        """Return an id that covers the whole request, so that it never stands for two different requests."""
+        attempt = self._attempts.get(group.token, 0)
+        content = [group.token, attempt, self._compute.project, zone, body]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+        return str(uuid.UUID(bytes=digest[:16], version=4))
 
     def _adopt(self, nodes: Sequence[str], zone: str) -> tuple[dict[str, str], Failure | None]:
         """Find existing instances of these nodes and use them.
@@ -255,27 +251,26 @@ class GceLaunches:
         for node in nodes:
             name = gce_names.instance_of(self._cluster, node)
             try:
-                instance = self._clients().instances.get(
-                    request={"project": self._project, "zone": zone, "instance": name}, **once()
-                )
-            except refusals() as error:
+                instance = self._compute.instance(zone, name)
+            except CallError as error:
                 failure = failure_of(error, (node,))
                 # The instance has just disappeared: the same call works now.
                 message = f"{name} is just being deleted"
                 gone = Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
                 return adopted, gone if failure.code == "notFound" else failure
-            labels = dict(instance.labels)
+            labels = instance.get("labels", {})
             ours = (self._cluster, gce_names.COMPUTE)
             if (labels.get(gce_names.CLUSTER), labels.get(gce_names.ROLE)) != ours:
                 message = f"an instance {name} that is not this cluster's is in zone {zone}"
                 return adopted, Failure((node,), ErrorClass.CONFIG, NAME_IN_USE, message, node, own=True)
-            identity = Identity(zone, name, int(instance.id))
-            if instance.status in _ALIVE:
+            identity = Identity(zone, name, int(instance["id"]))
+            status = instance.get("status", "")
+            if status in _ALIVE:
                 adopted[node] = str(identity)
                 continue
-            if instance.status in _HALTED:
+            if status in _HALTED:
                 self._end([identity])
-            message = f"the node's earlier machine is still {instance.status.lower()} in zone {zone}"
+            message = f"the node's earlier machine is still {status.lower()} in zone {zone}"
             return adopted, Failure((node,), ErrorClass.UNAVAILABLE, NAME_IN_USE, message, own=True)
         return adopted, None
 

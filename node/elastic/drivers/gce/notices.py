@@ -11,14 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from node.elastic.driver import Machine, MachineState
 from node.elastic.drivers.failures import one_line
-from node.elastic.drivers.gce.client import Clients, refusals
+from node.elastic.drivers.gce.client import CallError, Compute, Resource
 from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
-from node.elastic.drivers.gce.operations import listed, moment
+from node.elastic.drivers.gce.operations import moment, target
 from node.elastic.view import log
 
 ASK_SECONDS = 5.0
@@ -66,21 +65,18 @@ class EndReasons:
     """The reasons why machines ended, found by comparing each listing with earlier ones.
 
     Args:
-        project: The project.
-        clients: Returns the clients.
+        compute: The API.
         begun_here: Returns whether this daemon began to delete a machine.
         clock: Returns seconds on a clock that never jumps.
     """
 
     def __init__(
         self,
-        project: str,
-        clients: Callable[[], Clients],
+        compute: Compute,
         begun_here: Callable[[Identity], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._project = project
-        self._clients = clients
+        self._compute = compute
         self._begun_here = begun_here
         self._clock = clock
         self._lock = threading.Lock()
@@ -149,7 +145,7 @@ class EndReasons:
         for zone, wanted in sorted(due.items()):
             try:
                 reasons = self._reasons(zone, wanted)
-            except refusals() as error:
+            except CallError as error:
                 log(f"why machines in {zone} ended is unknown: {failure_of(error).sentence()}")
                 continue
             with self._lock:
@@ -165,22 +161,22 @@ class EndReasons:
         """
         oldest = min(after for _, after in wanted.values())
         reasons: dict[int, str] = {}
-        for operation in listed(self._clients(), self._project, zone):
-            number, at = int(operation.target_id), moment(operation.insert_time)
-            if number in wanted and operation.operation_type in REASONS:
-                reasons.setdefault(number, one_line(REASONS[operation.operation_type]))
+        for operation in self._compute.operations(zone):
+            number, at = target(operation), moment(operation.get("insertTime", ""))
+            if number in wanted and (kind := operation.get("operationType")) in REASONS:
+                reasons.setdefault(number, one_line(REASONS[kind]))
             if len(reasons) == len(wanted) or (at is not None and at < oldest):
                 break
         return reasons
 
 
-def maintenance(instance: Any, now: float) -> float | None:
+def maintenance(instance: Resource, now: float) -> float | None:
     """Return when a machine will be taken for maintenance, in seconds since the epoch; `None` means not soon.
 
     This concerns machines that end for maintenance. Others are moved to another host while they run.
     """
-    if instance.scheduling.on_host_maintenance != "TERMINATE":
+    if instance.get("scheduling", {}).get("onHostMaintenance") != "TERMINATE":
         return None
-    begins = instance.resource_status.upcoming_maintenance.window_start_time
-    at = moment(begins)
+    upcoming = instance.get("resourceStatus", {}).get("upcomingMaintenance", {})
+    at = moment(upcoming.get("windowStartTime", ""))
     return at if at is not None and at - now < EVENT_LEAD_SECONDS else None

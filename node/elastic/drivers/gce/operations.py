@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from node.elastic.drivers.gce import names as gce_names
-from node.elastic.drivers.gce.client import READ_SECONDS, Clients, once, refusals
+from node.elastic.drivers.gce.client import READ_SECONDS, CallError, Compute, Resource
 from node.elastic.drivers.gce.errors import EXISTS, classify, failure_of, operation_failure
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.failures import API_FAILURES, ErrorClass, Failure
 from node.system import plurals
 
-PAGE = 500
-"""The largest number of operations of one page."""
 DONE = "DONE"
 PAUSES = (1.0, 2.0, 4.0)
 """Seconds between tries of a query about an operation that got no answer."""
@@ -46,9 +43,9 @@ class OperationOrigin:
     since: str
 
     @classmethod
-    def of(cls, operation: Any) -> OperationOrigin:
+    def of(cls, operation: Resource) -> OperationOrigin:
         """Return the origin of an operation."""
-        return cls(operation.user, operation.insert_time)
+        return cls(operation.get("user", ""), operation.get("insertTime", ""))
 
     def filter(self) -> str:
         """Return the list filter for this operation and all later ones of the same user."""
@@ -56,24 +53,6 @@ class OperationOrigin:
         tests = [f'(user = "{self.user}")'] if self.user else []
         tests += [f'(creationTimestamp >= "{self.since}")'] if self.since else []
         return " AND ".join(tests)
-
-
-def listed(clients: Clients, project: str, zone: str, origin: OperationOrigin | None = None) -> Iterator[Any]:
-    """Yield a zone's operations, the newest first, and read pages as they are needed.
-
-    Args:
-        clients: The clients.
-        project: The project.
-        zone: The zone.
-        origin: Selects the operations of this user from this time on; `None` selects all.
-
-    Raises:
-        Exception: One of the client's refusals.
-    """
-    request = {"project": project, "zone": zone, "order_by": "creationTimestamp desc", "max_results": PAGE}
-    if origin is not None and (wanted := origin.filter()):
-        request["filter"] = wanted
-    yield from clients.operations.list(request=request, **once())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +95,18 @@ class Operations:
     """The operations of a project's zones.
 
     Args:
-        project: The project.
-        clients: Returns the clients.
+        compute: The API.
         sleep: Waits for some seconds.
         clock: Returns seconds on a clock that never jumps.
     """
 
     def __init__(
         self,
-        project: str,
-        clients: Callable[[], Clients],
+        compute: Compute,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._project = project
-        self._clients = clients
+        self._compute = compute
         self._sleep = sleep
         self._clock = clock
 
@@ -141,7 +117,7 @@ class Operations:
             The result; `None` if the launch is still unfinished.
 
         Raises:
-            Exception: One of the client's refusals. The result is then unknown.
+            CallError: Compute Engine refuses, or does not answer. The result is then unknown.
         """
         operation = self._wait(bulk.zone, bulk.operation, seconds)
         return self.outcome(bulk, operation) if _done(operation) else None
@@ -150,25 +126,20 @@ class Operations:
         """Return the result of a launch without waiting; `None` if the launch is still unfinished.
 
         Raises:
-            Exception: One of the client's refusals.
+            CallError: Compute Engine refuses, or does not answer.
         """
-        operation = self.get(bulk.zone, bulk.operation)
+        operation = self._compute.operation(bulk.zone, bulk.operation)
         return self.outcome(bulk, operation) if _done(operation) else None
-
-    def get(self, zone: str, name: str) -> Any:
-        """Return one operation."""
-        request = {"project": self._project, "zone": zone, "operation": name}
-        return self._clients().operations.get(request=request, **once())
 
     def inserted(self, bulk: BulkInsert) -> dict[str, str]:
         """Return node -> machine id of the instances that a launch has made so far and that did not fail."""
         return {
-            bulk.nodes[name]: str(Identity(bulk.zone, name, int(child.target_id)))
+            bulk.nodes[name]: str(Identity(bulk.zone, name, target(child)))
             for name, child in self._children(bulk).items()
-            if child.target_id and operation_failure(child) is None
+            if target(child) and operation_failure(child) is None
         }
 
-    def outcome(self, bulk: BulkInsert, parent: Any) -> Outcome:
+    def outcome(self, bulk: BulkInsert, parent: Resource) -> Outcome:
         """Return what became of each instance of a finished launch.
 
         Args:
@@ -176,7 +147,7 @@ class Operations:
             parent: The operation of the call itself.
 
         Raises:
-            Exception: One of the client's refusals.
+            CallError: Compute Engine refuses, or does not answer.
         """
         children = self._children(bulk)
         launched: dict[str, str] = {}
@@ -194,8 +165,8 @@ class Operations:
                 failed[failure.kind, failure.code] = Failure(
                     nodes, failure.kind, failure.code, failure.message
                 )
-            elif child is not None and child.target_id:
-                launched[node] = str(Identity(bulk.zone, name, int(child.target_id)))
+            elif child is not None and target(child):
+                launched[node] = str(Identity(bulk.zone, name, target(child)))
         why = sorted(failed.values(), key=lambda failure: -len(failure.nodes))
         missing = tuple(
             node for name, node in bulk.nodes.items() if node not in launched and name not in children
@@ -211,28 +182,27 @@ class Operations:
             why.append(Failure(missing, first.kind, first.code, first.message))
         return Outcome(launched, tuple(why), tuple(existing))
 
-    def _children(self, bulk: BulkInsert) -> dict[str, Any]:
-        operations: dict[str, Any] = {}
-        for operation in listed(self._clients(), self._project, bulk.zone, bulk.origin):
-            name = gce_names.short(operation.target_link)
-            is_of_bulk = operation.operation_group_id == bulk.group and name in bulk.nodes
+    def _children(self, bulk: BulkInsert) -> dict[str, Resource]:
+        operations: dict[str, Resource] = {}
+        for operation in self._compute.operations(bulk.zone, bulk.origin.filter()):
+            name = gce_names.short(operation.get("targetLink", ""))
+            is_of_bulk = operation.get("operationGroupId") == bulk.group and name in bulk.nodes
             # A group also contains the deletes of instances that are undone.
-            if is_of_bulk and operation.operation_type == "insert":
+            if is_of_bulk and operation.get("operationType") == "insert":
                 operations.setdefault(name, operation)
         return operations
 
-    def _wait(self, zone: str, name: str, seconds: float) -> Any:
+    def _wait(self, zone: str, name: str, seconds: float) -> Resource:
         """Return an operation when it is finished or the time is up."""
         until = self._clock() + seconds
-        request = {"project": self._project, "zone": zone, "operation": name}
         pauses = list(PAUSES)
         while True:
             left = until - self._clock()
             if left <= 0:
-                return self.get(zone, name)
+                return self._compute.operation(zone, name)
             try:
-                operation = self._clients().operations.wait(request=request, **once(left + READ_SECONDS))
-            except refusals() as error:
+                operation = self._compute.wait(zone, name, left + READ_SECONDS)
+            except CallError as error:
                 if failure_of(error).kind not in API_FAILURES or not pauses:
                     raise
                 self._sleep(min(pauses.pop(0), max(0.0, left)))
@@ -242,8 +212,13 @@ class Operations:
             self._sleep(max(0.0, min(EARLY_SECONDS, until - self._clock())))
 
 
-def _done(operation: Any) -> bool:
-    return str(getattr(operation.status, "name", operation.status)) == DONE
+def target(operation: Resource) -> int:
+    """Return the number of what an operation is about; 0 means nothing that there is."""
+    return int(operation.get("targetId", 0))
+
+
+def _done(operation: Resource) -> bool:
+    return operation.get("status") == DONE
 
 
 def _short(bulk: BulkInsert, count: int) -> Failure:

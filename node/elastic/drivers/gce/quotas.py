@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from node.design.model import Partition
 from node.elastic.driver import AvailableCapacity
-from node.elastic.drivers.gce.client import Clients, once
+from node.elastic.drivers.gce.client import Compute, Resource
 from node.elastic.failures import ErrorClass, Failure
 
 QUOTA_SECONDS = 10.0
@@ -31,14 +30,12 @@ class Quotas:
 
     def __init__(
         self,
-        project: str,
+        compute: Compute,
         region: str,
-        clients: Callable[[], Clients],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._project = project
+        self._compute = compute
         self._region = region
-        self._clients = clients
         self._clock = clock
         self._lock = threading.Lock()
         self._asked: float | None = None
@@ -48,7 +45,7 @@ class Quotas:
         """Return how many of `count` more machines every quota allows.
 
         Raises:
-            Exception: One of the client's refusals.
+            CallError: Compute Engine refuses, or does not answer.
         """
         best, failure = count, None
         for where, quotas in self._read():
@@ -71,10 +68,7 @@ class Quotas:
         with self._lock:
             now = self._clock()
             if self._asked is None or now - self._asked >= QUOTA_SECONDS:
-                clients = self._clients()
-                project = {"project": self._project}
-                region = clients.regions.get(request={**project, "region": self._region}, **once())
-                whole = clients.projects.get(request=project, **once())
+                region, whole = self._compute.quotas(self._region), self._compute.quotas()
                 self._known = [
                     (f"in region {self._region}", _quota_limits(region)),
                     ("of the project", _quota_limits(whole)),
@@ -83,10 +77,8 @@ class Quotas:
             return self._known
 
 
-def _quota_limits(owner: Any) -> _Quotas:
-    return {
-        getattr(quota.metric, "name", str(quota.metric)): (quota.limit, quota.usage) for quota in owner.quotas
-    }
+def _quota_limits(quotas: Iterable[Resource]) -> _Quotas:
+    return {quota.get("metric", ""): (quota.get("limit", 0.0), quota.get("usage", 0.0)) for quota in quotas}
 
 
 def _quota_needs(partition: Partition) -> Iterator[tuple[tuple[str, ...], float]]:

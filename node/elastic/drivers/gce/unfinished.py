@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from node.elastic.driver import Machine, MachineState
-from node.elastic.drivers.gce.client import refusals
+from node.elastic.drivers.gce.client import CallError
 from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.drivers.gce.names import Identity
 from node.elastic.drivers.gce.operations import BulkInsert, Operations
@@ -72,7 +72,7 @@ class UnfinishedLaunches:
         """
         try:
             inserted = self._operations.inserted(bulk)
-        except refusals() as error:
+        except CallError as error:
             log(f"{fold(bulk.nodes.values())}: {failure_of(error).sentence()}")
             inserted = {}
         with self._lock:
@@ -90,7 +90,7 @@ class UnfinishedLaunches:
         for at, bulk, identities in left.values():
             try:
                 outcome = self._operations.look(bulk)
-            except refusals() as error:
+            except CallError as error:
                 log(f"{fold(bulk.nodes.values())}: {failure_of(error).sentence()}")
                 outcome = None
             with self._lock:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from node.elastic.driver import Machine
-from node.elastic.drivers.gce.client import refusals
+from node.elastic.drivers.gce.client import CallError
 from node.elastic.drivers.gce.errors import failure_of
 from node.elastic.failures import API_FAILURES
 from node.elastic.view import log
@@ -29,9 +29,8 @@ class Zones:
 
     Args:
         launch_zones: The zones in which nodes may be launched.
-        list_zone: Returns a zone's machines, or raises one of the client's refusals.
-        everywhere: Returns all zones that have machines of the cluster, or raises one of the client's
-            refusals.
+        list_zone: Returns a zone's machines, or raises a `CallError`.
+        everywhere: Returns all zones that have machines of the cluster, or raises a `CallError`.
         clock: Returns seconds on a clock that never jumps.
     """
 
@@ -58,7 +57,7 @@ class Zones:
         minutes. The opposite error, a living machine that seems to have ended, would cost its jobs.
 
         Raises:
-            Exception: One of the client's refusals: no zone answers, or the zone is not the cause.
+            CallError: No zone answers, or the zone is not the cause.
         """
         self._look_elsewhere()
         with self._lock:
@@ -67,13 +66,13 @@ class Zones:
             )
         with ThreadPoolExecutor(len(zones), thread_name_prefix="zones") as threads:
             answers = dict(zip(zones, threads.map(self._ask, zones), strict=True))
-        errors = {zone: answer for zone, answer in answers.items() if isinstance(answer, Exception)}
+        errors = {zone: answer for zone, answer in answers.items() if isinstance(answer, CallError)}
         for error in errors.values():
             if len(errors) == len(zones) or failure_of(error).kind not in API_FAILURES:
                 raise error
         with self._lock:
             self._known |= {
-                zone: answer for zone, answer in answers.items() if not isinstance(answer, Exception)
+                zone: answer for zone, answer in answers.items() if not isinstance(answer, CallError)
             }
             machines = [machine for zone in zones for machine in self._known.get(zone, [])]
             before, self._unreachable = self._unreachable, frozenset(errors)
@@ -88,10 +87,10 @@ class Zones:
             log(f"zone {zone} answers again")
         return machines
 
-    def _ask(self, zone: str) -> list[Machine] | Exception:
+    def _ask(self, zone: str) -> list[Machine] | CallError:
         try:
             return self._list(zone)
-        except refusals() as error:
+        except CallError as error:
             return error
 
     def _look_elsewhere(self) -> None:
@@ -102,7 +101,7 @@ class Zones:
             self._next_look = now + RETRY_SECONDS
         try:
             zones = set(self._everywhere())
-        except refusals() as error:
+        except CallError as error:
             log(f"machines in other zones: {failure_of(error).sentence()}")
             return
         with self._lock:
@@ -112,6 +111,6 @@ class Zones:
             return
         for zone in sorted(new):
             capacity = self._ask(zone)
-            if not isinstance(capacity, Exception):
+            if not isinstance(capacity, CallError):
                 with self._lock:
                     self._known[zone] = capacity
