@@ -28,6 +28,7 @@ import select
 import socket
 import struct
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -73,30 +74,36 @@ def main() -> None:
             os.close(handle)
 
 
-def published(bucket: Path, code: Path) -> Path | None:
-    """Return the folder of the published code, as the loader names it; `None` until a machine has made it."""
+def published(bucket: Path, code: Path) -> tuple[Path, Path] | None:
+    """Return the folder of the published code and the file of the settings, by the loader's names.
+
+    `None` until a machine that booted has made them.
+    """
     try:
         current = json.loads((bucket / "current.json").read_bytes())
-        folder = code / str(current["code"]["sha256"])[:16]
+        digests = [str(current[what]["sha256"])[:16] for what in ("code", "settings")]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return folder if folder.is_dir() else None
+    folder, settings = code / digests[0], code / f"settings-{digests[1]}.json"
+    return (folder, settings) if folder.is_dir() and settings.is_file() else None
 
 
-def import_boot(bucket: Path, code: Path) -> Path | None:
-    """Import what a boot needs, and return the folder of the code, if there is one.
+def import_boot(bucket: Path, code: Path) -> tuple[Path, Path] | None:
+    """Import what a boot needs, and read the settings. Returns their places, if they are there.
 
-    Code that cannot be imported, or has no such module, is left to the machine, which then says so itself.
+    What cannot be imported or read is left to the machine, which then says so itself.
     """
     for name in STANDARD:
         importlib.import_module(name)
-    if (folder := published(bucket, code)) is not None:
-        sys.path.insert(0, str(folder))
+    if (places := published(bucket, code)) is not None:
+        sys.path.insert(0, str(places[0]))
         for name in BOOT:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-        sys.path.remove(str(folder))
-    return folder
+        with contextlib.suppress(Exception):
+            sys.modules["node.design.published"].read_settings(places[1])
+        sys.path.remove(str(places[0]))
+    return places
 
 
 class CompiledFiles:
@@ -134,12 +141,15 @@ class CompiledFiles:
 
 
 def forked() -> bool:
-    """Fork a grandchild, and return True in it. Its parent has ended when this returns False."""
+    """Fork a grandchild, and return True in it when it is the agent's child."""
     if between := os.fork():
         os.waitpid(between, 0)
         return False
     try:
+        parent = os.getpid()
         if os.fork() == 0:
+            while os.getppid() == parent:
+                time.sleep(0.0005)
             return True
     except OSError as error:
         print(f"no machine can be forked: {error}", file=sys.stderr, flush=True)
