@@ -352,7 +352,11 @@ def test_a_machine_that_the_agent_does_not_know_never_runs(agent: Agent) -> None
     loader = [str(agent.run / "bucket" / "loader.py"), "--host", "debug-0"]
     environment = {CLUSTER_VARIABLE: str(agent.run)}
     log = (agent.run / "log").open("wb")
-    with channel, log, subprocess.Popen([*command, *program], stdin=servers, env=environment) as server:
+    with (
+        channel,
+        log,
+        subprocess.Popen([*command, *program], stdin=servers.fileno(), env=environment) as server,
+    ):
         servers.close()
         gate, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = json.dumps({"argv": [*command, *loader], "env": environment}).encode()
