@@ -63,14 +63,12 @@ class ForkServer:
         """
         if self.pid() is None:
             self.close()
-        process, was_there = None, self._channel is not None
-        if time.monotonic() > self._not_before:
-            process = self._try_to_fork(argv, env, output, prepare)
-            if process is None and was_there:
-                # This server was killed, or hangs. A new one gets the same request.
-                process = self._try_to_fork(argv, env, output, prepare)
-            if process is None:
-                self._not_before = time.monotonic() + PAUSE_SECONDS
+        if time.monotonic() < self._not_before:
+            return None
+        is_new = self._channel is None
+        process = self._try_to_fork(argv, env, output, prepare)
+        if process is None and is_new:
+            self._not_before = time.monotonic() + PAUSE_SECONDS
         return process
 
     def close(self) -> None:
