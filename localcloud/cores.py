@@ -222,16 +222,21 @@ def running_on(cores: Iterable[int]) -> Iterator[None]:
 
     Nothing changes without cores. A core may have been switched off; a machine starts all the same.
     """
-    wanted, before = set(cores), os.sched_getaffinity(0)
-    if wanted:
-        try:
-            os.sched_setaffinity(0, wanted)
-        except (OSError, ValueError) as error:
-            print(f"a machine does not run on its cores {in_words(sorted(wanted))}: {error}", flush=True)
+    before = os.sched_getaffinity(0)
+    put_on(0, cores)
     try:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def put_on(pid: int, cores: Iterable[int]) -> None:
+    """Let a machine's first process run on these cores only; without cores, on those that it has."""
+    if wanted := set(cores):
+        try:
+            os.sched_setaffinity(pid, wanted)
+        except (OSError, ValueError) as error:
+            print(f"a machine does not run on its cores {in_words(sorted(wanted))}: {error}", flush=True)
 
 
 def move(find: Callable[[], Iterable[int]], before: Iterable[int], after: Iterable[int]) -> None:

@@ -7,15 +7,15 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
-from localcloud.cores import move, running_on
+from localcloud.cores import move, put_on, running_on
+from localcloud.forked_machines import ForkServer
 from localcloud.hosts_namespace import SLURM, TMP_OPTION
 from node.bootstrap.job_leftovers import STEPDS
 from node.system import files, foreign, subprocesses
@@ -135,7 +135,14 @@ class ProcessRuntime:
         for source, target in (("init.py", "init.py"), ("hosts_namespace.py", "hosts_namespace.py")):
             shutil.copyfile(Path(__file__).with_name(source), self._init.with_name(target))
         self._tmp = TemporaryFolders(run)
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._environment = {
+            "PATH": subprocesses.SEARCH,
+            "HOME": os.environ.get("HOME", "/"),
+            "LANG": "C.UTF-8",
+            CLUSTER_VARIABLE: str(run),
+        }
+        self._fork_server = ForkServer(run, python, self._environment)
+        self._children: list[ProcessId] = []
         self._may_have_orphans = True
         # A child that is started and not yet in `_children` would look like an orphan.
         self._lock = threading.Lock()
@@ -147,23 +154,38 @@ class ProcessRuntime:
             self._tmp.make(boot)
         arguments = [str(self._run / "bucket" / "loader.py"), "--bucket", str(self._run / "bucket")]
         arguments += ["--code", str(self._run / "code"), "--role", boot.role, "--host", boot.host]
+        command = [*self._program(boot), *(arguments if boot.registers else ())]
+        environment = {**self._environment, MACHINE_VARIABLE: boot.id}
+        with log.open("ab") as output, self._lock:
+            process = self._forked(boot, command, environment, output)
+            if process is None:
+                process = self._started(boot, command, environment, output)
+            self._children.append(process)
+        return process
+
+    def _forked(
+        self, boot: Boot, command: list[str], environment: dict[str, str], output: IO[bytes]
+    ) -> ProcessId | None:
+        """Start a node by the fork server. `None` means that it has to be started without."""
+        # The server has imported a node's boot. A head boots when its cluster may have no code to import yet.
+        if boot.role != COMPUTE:
+            return None
+        process = self._fork_server.fork(command, environment, output, lambda pid: put_on(pid, boot.cores))
+        # What a server that fails has begun comes to the agent, and ends.
+        self._may_have_orphans |= process is None
+        return process
+
+    def _started(
+        self, boot: Boot, command: list[str], environment: dict[str, str], output: IO[bytes]
+    ) -> ProcessId:
         # The machine has its cores from its first moment on, so that a later move finds all of it on them.
-        with log.open("ab") as output, self._lock, running_on(boot.cores):
-            child = subprocesses.start(
-                [*self._program(boot), *(arguments if boot.registers else ())],
-                {
-                    "PATH": subprocesses.SEARCH,
-                    "HOME": os.environ.get("HOME", "/"),
-                    "LANG": "C.UTF-8",
-                    MACHINE_VARIABLE: boot.id,
-                    CLUSTER_VARIABLE: str(self._run),
-                },
-                output,
-            )
-            self._children.append(child)
+        with running_on(boot.cores):
+            child = subprocesses.start(command, environment, output)
+        # `reap` collects the child. Without this line the Popen object would collect it unnoticed.
+        child.returncode = 0
         process = ProcessId.of(child.pid)
-        if process is None:  # ended and was reaped within the call: impossible before poll()
-            raise OSError(f"machine {boot.id} ended at once; see {log}")
+        if process is None:  # ended and was reaped within the call: impossible before `reap`
+            raise OSError(f"machine {boot.id} ended at once; see {output.name}")
         return process
 
     def _program(self, boot: Boot) -> list[str]:
@@ -230,12 +252,13 @@ class ProcessRuntime:
         reads every process of this host, so there is none from the last orphan's end to the next init's.
         """
         with self._lock:
-            living = [child for child in self._children if child.poll() is None]
+            living = [child for child in self._children if not _has_ended(child)]
             ended = len(living) < len(self._children)
             self._children = living
+            server = self._fork_server.pid()
             if not (ended or self._may_have_orphans):
                 return
-            ours = {child.pid for child in living}
+            ours = {server, *(child.pid for child in living)}
             orphans = [pid for pid in children(os.getpid()) if pid not in ours]
             # All are killed together. Otherwise the end of one step's slurmstepd would end the srun that
             # waits for it, and the slurmstepd of the batch script would report a failed job.
@@ -245,6 +268,14 @@ class ProcessRuntime:
                     os.waitpid(pid, 0)
             # A process that one of them has just started comes to the agent with its parent's end.
             self._may_have_orphans = bool(orphans)
+
+
+def _has_ended(child: ProcessId) -> bool:
+    """Return whether a child of this process has ended, and collect it."""
+    try:
+        return os.waitpid(child.pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return not child.alive()  # a forked machine is our child as soon as its parent has ended
 
 
 class TemporaryFolders:

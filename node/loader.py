@@ -146,8 +146,13 @@ def install_or_reuse(bucket: str, code: Path, name: str = CURRENT, *, durable: b
 
 
 def import_from(folder: Path) -> None:
-    """Make Python import `node` from `folder`, and forgets the modules that the loader has imported."""
+    """Make Python import `node` from `folder`, and forget the modules that the loader has imported.
+
+    What has been imported from there already stays (`localcloud.fork_server`).
+    """
     sys.path.insert(0, str(folder))
+    if str(folder / "node") in getattr(sys.modules.get("node"), "__path__", ()):
+        return
     for name in [name for name in sys.modules if name.partition(".")[0] == "node"]:
         del sys.modules[name]
 

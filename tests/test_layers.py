@@ -236,8 +236,10 @@ def test_the_local_clouds_agent_needs_no_packages() -> None:
 
 
 def test_the_machines_first_files_import_the_standard_library_only() -> None:
-    """Both run before the machine has our code. The loader imports ours from what it has fetched."""
-    assert {n for n, _ in imports(ROOT / "localcloud/init.py")} <= sys.stdlib_module_names
+    """They run before the machine has our code. The loader imports ours from what it has fetched."""
+    for name in ("init", "hosts_namespace", "fork_server"):
+        first = {n.partition(".")[0] for n, _ in imports(ROOT / f"localcloud/{name}.py")}
+        assert first <= sys.stdlib_module_names
     ours = {n for n, _ in imports(ROOT / "node/loader.py")} - sys.stdlib_module_names
     # The modules for requests to a cloud's bucket are in the loader's archive (`bundle.loader_archive`).
     ours = {n for n in ours if not n.startswith(("node.aws", "node.gcp"))}

@@ -49,7 +49,13 @@ WAYS = {
     "workload": JOBS,
 }
 """Folder -> what is to be done -> the only modules that do it there."""
-ALONE = {"localcloud/hosts_namespace.py", "localcloud/init.py", "node/loader.py", "cli/fetch_uv.py"}
+ALONE = {
+    "localcloud/fork_server.py",
+    "localcloud/hosts_namespace.py",
+    "localcloud/init.py",
+    "node/loader.py",
+    "cli/fetch_uv.py",
+}
 """Files that run by themselves, before or without the project's other code."""
 SIGNALS = {
     "operations/local/system_packages.py": "Ctrl-C asks apt to stop; it is never killed",

@@ -1,8 +1,9 @@
 """The boot report: the machine's present step, the error of a failed step, and its last lines.
 
 `./cluster status` and a failed `up` show the report, so it must exist even if the machine can no longer be
-reached. Every change is written to the machine's disk and to the cluster's bucket, where people read it. A
-node also sends it to the controller (`report_server`): only what comes there changes a node's state.
+reached. It is written to the machine's disk and to the cluster's bucket, where people read it, whenever a
+step begins, and at the end. A node also sends it to the controller (`report_server`): only what comes there
+changes a node's state.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NOTICE_SECONDS = 7 * 86400.0
 
 
 class BootReport:
-    """A boot report, which is written as a whole at every change.
+    """A boot report, which is written as a whole each time.
 
     Args:
         sinks: Functions that write the report's text. The first one must work, others may fail. If the bucket
@@ -78,7 +79,7 @@ class BootReport:
         self.write()
 
     def end(self, state: str, seconds: float, note: str = "", tail: list[str] | None = None) -> None:
-        """Record the end of the present step.
+        """Record the end of the present step. What comes next, `begin` or `finish`, writes it.
 
         Args:
             state: done | skipped | failed.
@@ -90,7 +91,6 @@ class BootReport:
         step.update(state=state, seconds=round(seconds, 3), note=note)
         if tail:
             step["tail"] = [line[:TAIL_LENGTH] for line in tail[-TAIL_LINES:]]
-        self.write()
 
     def finish(self, state: str) -> None:
         """Record the end of the boot.
@@ -105,7 +105,7 @@ class BootReport:
         return float(self.content["started"] + time.monotonic() - self._began)
 
     def write(self) -> None:
-        text = json.dumps(self.content, indent=1)
+        text = _as_json(self.content)
         for number, sink in enumerate(self._sinks):
             try:
                 sink(text)
@@ -113,6 +113,16 @@ class BootReport:
                 if number == 0:
                     raise
                 self.content["facts"]["report"] = f"not published: {error}"
+
+
+def _as_json(content: dict[str, Any]) -> str:
+    """Return the report's JSON with a line for each step, and for each of a failure's last lines.
+
+    A whole text with an indent would take most of the time that a report costs a boot.
+    """
+    steps = [json.dumps(step, indent=1 if "tail" in step else None) for step in content["steps"]]
+    head = json.dumps({key: value for key, value in content.items() if key != "steps"}).removesuffix("}")
+    return "\n".join([f'{head}, "steps": [', ",\n".join(steps), "]}"])
 
 
 def was_ready(file: Path) -> bool:
@@ -313,6 +323,7 @@ def file_sink(path: Path) -> Callable[[str], None]:
 
     def write(text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files.write(path, text.encode())
+        with files.replacing(path) as stream:
+            stream.write(text.encode())
 
     return write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ def read_settings(file: Path) -> Settings:
     return parse_settings(file.read_text())
 
 
+@functools.lru_cache(maxsize=1)
 def parse_settings(text: str | bytes) -> Settings:
-    """Read the settings in a text.
+    """Read the settings in a text. The last one's are kept: nobody changes settings that were read.
 
     Raises:
         ValueError: It holds no settings that this version reads; the message says where.

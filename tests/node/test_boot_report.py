@@ -32,17 +32,20 @@ def test_every_change_is_written_whole(tmp_path: Path) -> None:
     assert step["started"] >= first["started"]
 
     report.end("done", 1.23456, "12 MiB free")
-    (step,) = written()["steps"]
+    report.begin("hooks", 1)
+    step, _ = written()["steps"]
     assert (step["state"], step["seconds"], step["note"]) == ("done", 1.235, "12 MiB free")
     assert "tail" not in step
 
-    report.begin("hooks", 1)
     report.end("failed", 2.0, "no", [f"line {i}" for i in range(50)])
+    report.finish("failed")
     steps = written()["steps"]
     assert [s["name"] for s in steps] == ["disks", "hooks"]
     assert steps[1]["tail"] == [f"line {i}" for i in range(50 - TAIL_LINES, 50)]
+    lines = (tmp_path / "boot" / "debug-0.json").read_text().splitlines()
+    assert '  "line 49"' in lines, "people read it, too"
+    assert len(lines) == 1 + 1 + 10 + TAIL_LINES + 1
 
-    report.finish("failed")
     last = written()
     assert last["state"] == "failed"
     assert last["ended"] >= last["started"]
@@ -56,7 +59,7 @@ def test_a_bucket_that_is_away_is_a_finding_and_no_failure(tmp_path: Path) -> No
     own = tmp_path / "boot.json"
     report = BootReport("controller", "controller", [file_sink(own), away])
     report.begin("users", 30)
-    report.end("done", 0.1)
+    report.finish("ready")
     assert json.loads(own.read_text())["facts"]["report"] == "not published: no route to the bucket"
 
 

@@ -107,7 +107,7 @@ def test_a_bucket_that_refuses_does_not_stop_a_boot(cloud: Cloud, tmp_path: Path
         sink("{}")
     report = BootReport("controller", "controller", [file_sink(tmp_path / "boot.json"), sink])
     report.begin("users", 30)
-    report.end("done", 0.1)
+    report.finish("ready")
     assert json.loads((tmp_path / "boot.json").read_text())["facts"]["report"].startswith(
         "not published: s3://"
     )
