@@ -91,7 +91,7 @@ def suites(project: Path, trainer: Path, cores: int) -> list[Suite]:
         trainer: The folder of the training environment.
         cores: The machine's number of CPU cores.
     """
-    real = ("tests/bench", "tests/cluster", "tests/remote")
+    real = ("tests/cluster", "tests/remote")
     workload = "tests/workload"
     rest = {f"tests/{path.name}" for path in (project / "tests").iterdir() if _has_tests(path)}
     return [

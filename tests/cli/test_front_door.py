@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -78,6 +79,21 @@ def wheel(file: Path, content: dict[str, str]) -> None:
         archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"]))
 
 
+@functools.cache
+def released(version: str) -> dict[str, bytes]:
+    """Return path -> content of a version's files: its project, the lock that uv makes of it, its wheels."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        index = project / "index"
+        index.mkdir()
+        wheel(index / UV_WHEEL.format(version), {f"uv-{version}.data/scripts/uv": RUN_UV})
+        wheel(index / f"more-{version}-py3-none-any.whl", {"more.py": ""})
+        (project / "pyproject.toml").write_text(PROJECT.format(version=version))
+        subprocess.run([UV, "lock", "--quiet", "--offline", "--project", project], check=True)
+        files = [path for path in project.rglob("*") if path.is_file()]
+        return {str(path.relative_to(project)): path.read_bytes() for path in files}
+
+
 class Door:
     """A checkout with the script, and a project with the package uv, and one more in a group."""
 
@@ -105,10 +121,8 @@ class Door:
 
     def release(self, version: str) -> None:
         """Change the checkout to another version, as a pull does."""
-        wheel(self.index / UV_WHEEL.format(version), {f"uv-{version}.data/scripts/uv": RUN_UV})
-        wheel(self.index / f"more-{version}-py3-none-any.whl", {"more.py": ""})
-        (self.checkout / "pyproject.toml").write_text(PROJECT.format(version=version))
-        subprocess.run([UV, "lock", "--quiet", "--offline", "--project", self.checkout], check=True)
+        for name, content in released(version).items():
+            (self.checkout / name).write_bytes(content)
 
     def sync(self, *options: str) -> None:
         """What a contributor does."""

@@ -31,6 +31,12 @@ STEPS = 7
 """Three gates, three suites, and the coverage."""
 
 
+@pytest.fixture(autouse=True)
+def no_hypothesis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small suites here have no properties, and each of their processes would import Hypothesis."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
 class Commands:
     """Replaces every command by a small program, which fails if the command has one of the failing words."""
 

@@ -10,7 +10,7 @@ import pytest
 
 WIDE = "wide"
 FIRST = (
-    "tests/bench/", "tests/cluster/test_faults.py", "tests/cluster/test_aws_machines.py",
+    "tests/cluster/test_faults.py", "tests/cluster/test_aws_machines.py",
     "tests/cluster/test_container_cluster.py", "tests/cluster/test_lost_machines.py",
     "tests/cluster/test_interruptions.py", "tests/cluster/test_live_changes.py",
     "tests/cluster/test_documented_commands.py", "tests/cluster/test_elastic_life.py",
@@ -22,7 +22,7 @@ FIRST = (
     "tests/cluster/test_accounting.py", "tests/cluster/test_nodes_by_name.py",
     "tests/cluster/test_sweep.py", "tests/cluster/test_capacity_drains_cluster.py",
     "tests/cluster/test_consumer_job.py", "tests/cluster/", "tests/engine/",
-    "tests/remote/", "tests/localcloud/", "tests/node/", "tests/operations/", "tests/cli/",
+    "tests/remote/", "tests/bench/", "tests/localcloud/", "tests/node/", "tests/operations/", "tests/cli/",
 )  # fmt: skip
 """The longest files, the longest first, then the folders whose tests wait for real programs.
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]
 from pydantic import BaseModel
 
 from cli.changes import table
@@ -347,6 +346,9 @@ def test_the_facts_are_those_of_aws_own_schemas(kind: str) -> None:
     service, name = kind[4:].partition("/")[0], kind.rpartition(":")[2]
     usual = f"AWS::{SERVICES.get(service, service.upper())}::{name}"
     of_cloud, renamed = CLOUDFORMATION.get(kind, (usual, {}))
+    # Late, because every worker that collects the tests imports this file, and cfn-lint takes it a second.
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]
+
     schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", of_cloud).schema
     fixed = {one.split("/")[2] for one in schema.get("createOnlyProperties", [])}
 
