@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import queue
+import resource
 import signal
 import threading
 import time
@@ -57,6 +58,8 @@ from node.system.shared import Shared
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
+MOST_FILES = 131072
+"""As Slurm's own units have it, and ours on machines with systemd (`node.bootstrap.systemd_services`)."""
 
 
 class Elastic:
@@ -285,10 +288,23 @@ def collect_seldom() -> None:
     gc.set_threshold(50_000, 10, 10)
 
 
+def open_many_files() -> None:
+    """Let this process have as many descriptors as its user may, at most as many as its service on clouds.
+
+    Each program that waits has one. With the 1,024 that a shell gives, a thousand waiting jobs would leave
+    none for asking Slurm whether their nodes are up.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def main(settings_file: str) -> None:
     """Run the daemon's process. A lock keeps a second one from launching machines twice."""
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     collect_seldom()
+    open_many_files()
     settings = read_settings(Path(settings_file))
     folders = Folders(settings)
     # The lock is held until the process ends, however it ends.

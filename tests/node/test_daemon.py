@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from node.design.model import ClusterDesign, Partition
 from node.elastic import client, launcher
-from node.elastic.daemon import Elastic
+from node.elastic.daemon import MOST_FILES, Elastic, open_many_files
 from node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.failures import ErrorClass, Failure
 from node.elastic.rules import NodePhase
@@ -529,3 +530,16 @@ def test_a_program_that_waits_ends_well_in_the_end_without_a_daemon(
     there = {"socket": tmp_path / "none.sock", "requests": tmp_path}
     assert program(name, **there, SLURM_JOB_ID="4", SLURM_JOB_NODELIST="debug-0") == 0
     assert len(naps) == client.WAIT_RETRIES[client.WAITING[name]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "after"), [((256, 300), 300), ((256, 10**6), MOST_FILES), ((300, 300), 300)]
+)
+def test_a_daemon_has_descriptors_for_all_who_wait(
+    monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], after: int
+) -> None:
+    have = [limits]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: have[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: have.append(pair))
+    open_many_files()
+    assert have[-1] == (after, limits[1])
