@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import socketserver
+import ssl
 import struct
 import threading
 import time
@@ -313,6 +314,25 @@ def test_a_server_that_agrees_on_no_tls_is_left_soon(monkeypatch: pytest.MonkeyP
 def connects(server: Server, connection: socket.socket) -> None:
     server.read(connection)
     connection.sendall(text(403, b""))
+
+
+def test_certificates_are_read_once_and_only_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the system's takes 20 ms, which every call of a boot to its metadata service would cost."""
+    http_client._context.cache_clear()
+    made: list[dict[str, Any]] = []
+    make = ssl.create_default_context
+
+    def noted(**how: Any) -> ssl.SSLContext:
+        made.append(how)
+        return make(**how)
+
+    monkeypatch.setattr(ssl, "create_default_context", noted)
+    with serving(answers(200, EMPTY)) as server:
+        assert ours(f"http://127.0.0.1:{server.port}") is None
+    assert made == []
+    for _ in range(2):
+        assert ours(f"https://127.0.0.1:{nothing_listens()}") is not None
+    assert made == [{"cafile": None}]
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
