@@ -191,10 +191,9 @@ def test_no_test_passes_for_want_of_what_is_installed_for_it() -> None:
 
 
 # Only a controller of that cloud uses its driver, and its boot installs these packages of the distribution
-# first. Nodes use `node.aws` and `node.gcp` instead.
+# first. Everything else on machines uses `node.aws` and `node.gcp`, as the driver of EC2 does.
 DRIVERS = ROOT / "node" / "elastic" / "drivers"
 CLIENTS = {
-    DRIVERS / "ec2" / "client.py": {"boto3", "botocore"},
     DRIVERS / "gce" / "client.py": {"urllib3"},
 }
 

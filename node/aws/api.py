@@ -11,8 +11,16 @@ from email.utils import parsedate_to_datetime
 from node.aws.signatures import Credentials, signed
 from node.system import http_client as http
 
-OTHER_TIME = (b"RequestTimeTooSkewed", b"Signature expired", b"Signature not yet current")
-"""What services say of a signature of another time, by more than 15 minutes (S3) or 5 (others)."""
+OTHER_TIME = (
+    b"RequestTimeTooSkewed", b"Signature expired", b"Signature not yet current", b"RequestExpired",
+    b"AuthFailure",
+)  # fmt: skip
+"""What services say of a signature of another time, by more than 15 minutes (S3) or 5 (others).
+
+The last two are EC2's, which have other causes, too.
+"""
+SKEW_SECONDS = 60.0
+"""A smaller difference of the clocks does not explain a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class Service:
         *,
         attempts: int = http.ATTEMPTS,
         timeout: float = http.TIMEOUT_SECONDS,
+        connect_timeout: float | None = None,
     ) -> http.Answer:
         """Send a signed request and returns the response.
 
@@ -57,17 +66,35 @@ class Service:
             return {name: value for name, value in sent.items() if name != "host"}
 
         data = body if method in ("PUT", "POST") else None
-        answer = http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
-        date = answer.headers.get("date")
-        if date and answer.status in (400, 403) and any(words in answer.body for words in OTHER_TIME):
-            behind = parsedate_to_datetime(date) - datetime.now(UTC)
-            answer = http.call(method, url, sign, data, attempts=attempts, timeout=timeout)
-        return answer
+
+        def send() -> http.Answer:
+            return http.call(
+                method, url, sign, data,
+                attempts=attempts, timeout=timeout, connect_timeout=connect_timeout, ca=certificates(),
+            )  # fmt: skip
+
+        answer = send()
+        behind = _clock_difference(answer)
+        return send() if behind else answer
+
+
+def _clock_difference(answer: http.Answer) -> timedelta:
+    """Return how far this machine's clock is behind a service that refuses its time; 0 if it does not."""
+    date = answer.headers.get("date")
+    if date and answer.status in (400, 401, 403) and any(words in answer.body for words in OTHER_TIME):
+        behind = parsedate_to_datetime(date) - datetime.now(UTC)
+        return behind if abs(behind.total_seconds()) > SKEW_SECONDS else timedelta()
+    return timedelta()
 
 
 def override(variable: str) -> str | None:
     """Return the endpoint that the environment sets for a service. `None` means the service's own."""
     return os.environ.get(f"AWS_ENDPOINT_URL_{variable}") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def certificates() -> str | None:
+    """Return the file of certificates that the environment sets. `None` means the system's."""
+    return os.environ.get("AWS_CA_BUNDLE") or None
 
 
 def domain(region: str) -> str:

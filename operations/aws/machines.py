@@ -175,7 +175,10 @@ def terminate(ec2: Any, ids: Sequence[str]) -> None:
     from botocore.exceptions import ClientError
 
     batches = (ids[first : first + BATCH] for first in range(0, len(ids), BATCH))
-    _each(partial(end, ec2, (ClientError,), batch) for batch in batches)
+    _each(
+        partial(end, lambda some: ec2.terminate_instances(InstanceIds=some), (ClientError,), batch)
+        for batch in batches
+    )
 
 
 def _each(calls: Iterable[Callable[[], object]]) -> None:

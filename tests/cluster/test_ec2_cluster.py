@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +28,8 @@ class Ec2Cluster(CloudCluster):
         self.fake = fake
 
     def daemon_command(self, file: Path) -> list[str]:
-        # The daemon runs with a Python that has boto3, as on a controller; Slurm's programs need no package.
-        return [sys.executable, *programs.daemon_service(self.settings, file).argv[1:]]
+        # The system's Python, which has no package of AWS, as on a controller.
+        return [*programs.daemon_service(self.settings, file).argv]
 
     def environment(self) -> dict[str, str]:
         from tests.support.fake_ec2 import CREDENTIALS

@@ -74,6 +74,7 @@ CASES = {
     "odd": ("s3", "GET", "https://bucket.s3.eu-west-1.amazonaws.com/a%20b/%C3%BC~c%2Bd", b""),
     "path": ("iam", "GET", "https://iam.amazonaws.com/a%20b/c", b""),
     "query": ("ec2", "GET", "https://ec2.amazonaws.com/?b=2&a=%2Fx%20y&a=&c", b""),
+    "form": ("ec2", "POST", "https://ec2.eu-west-1.amazonaws.com/", b"Action=DescribeInstances&Filter.1=a+b"),
     "port": ("s3", "PUT", "http://127.0.0.1:5000/bucket/current.json", b"x"),
 }
 

@@ -48,7 +48,7 @@ def test_each_role_has_its_packages(tmp_path: Path) -> None:
         "munge", "chrony", "slurmctld", "slurm-client", "libpmix-dev", "rsync",
         "nfs-common", "nfs-kernel-server", "nftables",
             "dnsmasq-base",
-        "python3-boto3", "python3-venv", "build-essential",
+        "python3-venv", "build-essential",
     ]  # fmt: skip
     assert wanted("compute", "compute-0") == [
         "munge", "chrony", "slurmd", "slurm-client", "libpmix-dev", "rsync", "nfs-common", "nftables",

@@ -17,9 +17,10 @@ from node.bootstrap.report_server import ReportServer
 from node.design.model import ClusterDesign, Partition, Settings, Site
 from node.elastic.driver import LaunchGroup, Machine, MachineState
 from node.elastic.drivers.boot_reports import BootStatus
-from node.elastic.drivers.ec2 import client as ec2_client
 from node.elastic.drivers.ec2 import launches as ec2_launch
 from node.elastic.drivers.ec2 import notices as ec2_notices
+from node.elastic.drivers.ec2.answers import Event
+from node.elastic.drivers.ec2.client import Ec2Client
 from node.elastic.drivers.ec2.driver import Ec2Driver
 from node.elastic.drivers.ec2.errors import Ec2Error
 from node.elastic.drivers.ec2.notices import Ec2Notices
@@ -224,7 +225,7 @@ def test_half_a_list_is_none(fake: FakeEc2, driver: Ec2Driver) -> None:
 
 def test_a_list_of_a_cloud_that_is_not_there(fake: FakeEc2) -> None:
     fake.url = "http://127.0.0.1:9"
-    with pytest.raises(Ec2Error, match="Could not connect to the endpoint"):
+    with pytest.raises(Ec2Error, match=r"did not answer.*EndpointConnectionError"):
         fake.driver(settings(fake)).list()
 
 
@@ -266,7 +267,7 @@ def test_a_machine_reports_from_its_private_address_and_of_itself_only(fake: Fak
     its = replace(its, site=replace(its.site, root=str(tmp_path)))
     folder = tmp_path / "var/lib/slurm-stacks/reports"
     folder.mkdir(parents=True)
-    driver = Ec2Driver(its, fake.connect)
+    driver = Ec2Driver(its, fake.client)
     made = launch(driver, 0, 1, 2)
     private = {i.id: i.private_ip for i in fake.instances()}
     addresses = {m.node: m.addresses for m in driver.list()}
@@ -321,7 +322,7 @@ def test_spot_interruptions_are_notices(fake: FakeEc2) -> None:
 
 def test_notices_are_asked_for_now_and_then(fake: FakeEc2) -> None:
     clock = [1000.0]
-    notices = Ec2Notices(fake.connect, ec2_client.refusals, spot=True, clock=lambda: clock[0])
+    notices = Ec2Notices(fake.client, spot=True, clock=lambda: clock[0])
     fake.interrupted = {"i-1": 950.0}
     for _ in range(3):
         assert notices.all() == {"i-1": 1070.0}
@@ -379,16 +380,13 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
     """Terminations and the status list machines too."""
     asked, answers = threading.Event(), threading.Event()
 
-    class Client:
-        def get_paginator(self, call: str) -> Client:
-            return self
-
-        def paginate(self, **_: object) -> list[dict[str, list[object]]]:
+    class Client(Ec2Client):
+        def events(self, codes: Sequence[str]) -> Iterator[Event]:
             asked.set()
             assert answers.wait(60)
-            return []
+            return iter(())
 
-    notices = Ec2Notices(Client, ec2_client.refusals, spot=False)
+    notices = Ec2Notices(lambda: Client("eu-central-1"), spot=False)
     with ThreadPoolExecutor(2) as threads:
         asks = threads.submit(notices.all)
         assert asked.wait(60)
@@ -400,13 +398,7 @@ def test_notices_that_do_not_come_hold_up_one_listing_only() -> None:
         assert asks.result(60) == {}
 
 
-def test_the_client_calls_once_and_does_not_wait_for_ever(fake: FakeEc2) -> None:
-    config = fake.connect(read_timeout=None).meta.config
-    assert config.retries["total_max_attempts"] == 1
-    assert (config.connect_timeout, config.read_timeout) == (
-        ec2_client.CONNECT_SECONDS,
-        ec2_client.READ_SECONDS,
-    )
+def test_a_refused_call_is_sent_once(fake: FakeEc2) -> None:
     fake.faults = [Fault("DescribeInstances", "RequestLimitExceeded", 503)]
     with pytest.raises(Ec2Error):
         fake.driver(settings(fake)).list()

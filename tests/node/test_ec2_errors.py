@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from botocore import exceptions
-from botocore.exceptions import ClientError
-from botocore.parsers import ResponseParserError
+from botocore import exceptions, parsers
 
 from node.elastic.drivers import failures
+from node.elastic.drivers.ec2 import client as ec2_client
 from node.elastic.drivers.ec2 import errors as ec2_errors
+from node.elastic.drivers.ec2.client import CallError, RefusedError
 from node.elastic.failures import ErrorClass as Kind
 
 
-def refused(code: str, message: str = "the cloud's own words", status: int = 400) -> ClientError:
-    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(answer, "RunInstances")
+def refused(code: str, message: str = "the cloud's own words", status: int = 400) -> RefusedError:
+    return RefusedError(code, message, status)
 
 
 CODES = {
@@ -70,36 +69,49 @@ def test_a_full_placement_group_is_told_from_a_full_zone() -> None:
     assert ec2_errors.failure_of(refused("InvalidPlacementGroup.Unknown", words)).kind is Kind.CONFIG
 
 
-CLIENT = {
+CLIENT: dict[Kind, list[type[CallError]]] = {
     Kind.UNAVAILABLE: [
-        exceptions.EndpointConnectionError(endpoint_url="http://x"),
-        exceptions.ReadTimeoutError(endpoint_url="http://x"),
-        exceptions.ConnectTimeoutError(endpoint_url="http://x"),
-        exceptions.ConnectionClosedError(endpoint_url="http://x"),
-        exceptions.SSLError(endpoint_url="http://x", error="e"),
-        exceptions.ProxyConnectionError(proxy_url="http://x"),
-        ResponseParserError("a page of a load balancer's"),
+        ec2_client.EndpointConnectionError,
+        ec2_client.ConnectTimeoutError,
+        ec2_client.ProxyConnectionError,
+        ec2_client.SSLError,
+        ec2_client.ReadTimeoutError,
+        ec2_client.ConnectionClosedError,
+        ec2_client.ResponseParserError,
         # The metadata server was slow.
-        exceptions.NoCredentialsError(),
-        exceptions.CredentialRetrievalError(provider="p", error_msg="e"),
+        ec2_client.NoCredentialsError,
     ],
-    Kind.PERMISSION: [exceptions.PartialCredentialsError(provider="p", cred_var="v")],
-    Kind.CONFIG: [exceptions.ParamValidationError(report="r"), exceptions.NoRegionError()],
+    Kind.PERMISSION: [ec2_client.PartialCredentialsError],
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "error"), [(kind, error) for kind, found in CLIENT.items() for error in found]
 )
-def test_the_clients_own_errors(kind: Kind, error: Exception) -> None:
-    failure = ec2_errors.failure_of(error)
-    assert (failure.kind, failure.code) == (kind, type(error).__name__)
-    assert failure.message == " ".join(str(error).split())
+def test_the_clients_own_errors(kind: Kind, error: type[CallError]) -> None:
+    failure = ec2_errors.failure_of(error("no\nanswer"))
+    assert (failure.kind, failure.code, failure.message) == (kind, error.__name__, "no answer")
 
 
-def test_the_names_of_the_clients_errors_are_the_clients() -> None:
-    known = {*dir(exceptions), ResponseParserError.__name__}
-    assert set(ec2_errors._TABLE._client) - known == set()
+def test_each_of_the_clients_errors_is_classed_and_has_a_name_of_botocores() -> None:
+    def kinds(error: type[Exception]) -> set[type[Exception]]:
+        below = set(error.__subclasses__())
+        return below.union(*map(kinds, below)) if below else {error}
+
+    all_of_them = kinds(ec2_client.CallError) - {ec2_client.NoAnswerError, RefusedError}
+    assert all_of_them == {error for found in CLIENT.values() for error in found}
+    known = {*dir(exceptions), parsers.ResponseParserError.__name__}
+    assert {error.__name__ for error in all_of_them} - known == set()
+
+
+def test_errors_of_botocore_are_read_alike() -> None:
+    """The operators' commands have them."""
+    message = "The instance IDs 'i-0a1, i-0b2' do not exist"
+    for code in ("InvalidInstanceID.NotFound", "OperationNotPermitted"):
+        ours = refused(code, message)
+        theirs = exceptions.ClientError(ours.response, "TerminateInstances")
+        for read in (ec2_errors.code_of, ec2_errors.not_found, ec2_errors.protected, ec2_errors.failure_of):
+            assert read(theirs) == read(ours)
 
 
 def test_words_fit_a_reason() -> None:

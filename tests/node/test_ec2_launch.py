@@ -251,8 +251,7 @@ def test_a_lost_answer_is_fetched_again(
     fake.faults = [Fault("RunInstances", "Never", done=True, hang=2.0, times=1)]
     with monkeypatch.context() as patch:
         # Only this call has a short time limit. The others are answered, however long that takes here.
-        impatient = fake.connect(read_timeout=1.0)
-        patch.setattr(fake.connect(), "run_instances", impatient.run_instances)
+        patch.setattr(driver._client(), "run_instances", fake.client(1.0).run_instances)
         (failure,) = driver.launch(group(*nodes(0, 2))).failures
     assert (failure.kind, failure.code) == (ErrorClass.UNAVAILABLE, "ReadTimeoutError")
     until(lambda: fake.tokens, 60, "the launch that nobody waits for")

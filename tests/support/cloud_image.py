@@ -6,7 +6,7 @@ package archive. It is made once, and kept in the cache above the distribution's
 These machines differ from Ubuntu 24.04 on a cloud in the following:
 
 - The distribution is this host's, and so are its releases: Debian 12 has Slurm 22.05, Debian 13 has 24.11,
-  Ubuntu 24.04 has 23.11, and likewise cloud-init, boto3, chrony.
+  Ubuntu 24.04 has 23.11, and likewise cloud-init, chrony.
 - The kernel is this host's, and it has no NFS: a share is a folder on the host with the server's name, which
   `mount.nfs` binds (`MOUNT`). The server does answer on NFS's port
   (`nfs_service`).

@@ -26,10 +26,11 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import run_wsgi_app
 
+from node.aws.signatures import Credentials
 from node.design.model import Settings
 from node.design.sites import AwsSite
 from node.elastic.drivers.boot_reports import BootStatusReader
-from node.elastic.drivers.ec2.client import aws_client
+from node.elastic.drivers.ec2.client import Ec2Client
 from node.elastic.drivers.ec2.driver import Ec2Driver
 from tests.support import fake_ec2_limits
 from tests.support import fake_ec2_xml as xml
@@ -37,7 +38,7 @@ from tests.support.cloud_faults import Fault, due
 
 ACCOUNT = "123456789012"
 PATIENCE_SECONDS = 600.0
-"""The client's time limit with moto, which takes long for hundreds of machines, in place of the driver's own.
+"""The clients' time limit with moto, which takes long for hundreds of machines, in place of the driver's own.
 """
 CREDENTIALS = {"aws_access_key_id": "dummy", "aws_secret_access_key": "dummy"}
 EFA = [
@@ -115,21 +116,26 @@ class FakeEc2:
         cloud = AwsSite(self.region, "t", dict(self.subnets), dict(self.templates))
         return {"bucket": "t-bucket", "secret": "t-munge", "cloud": cloud}
 
-    def connect(self, read_timeout: float | None = PATIENCE_SECONDS) -> Any:
-        """Return the driver's own client; with `None` for its time limit also with that."""
-        return _client(self.region, self.url, read_timeout)
+    def connect(self) -> Any:
+        """Return boto3's client, with which a test makes and changes what the account has."""
+        return boto_client("ec2", self.region, self.url)
 
     def s3(self) -> Any:
-        """Return a client of the bucket, for boot reports."""
-        return _client(self.region, self.url, None, "s3")
+        """Return boto3's client of the bucket, for boot reports."""
+        return boto_client("s3", self.region, self.url)
+
+    def client(self, read_seconds: float = PATIENCE_SECONDS) -> Ec2Client:
+        """Return the driver's own client."""
+        credentials = Credentials("dummy", "dummy")
+        return Ec2Client(self.region, self.url, lambda: credentials, read_seconds)
 
     def driver(
         self,
         settings: Settings,
         boots: BootStatusReader = lambda running: {},
-        read_timeout: float | None = PATIENCE_SECONDS,
+        read_seconds: float = PATIENCE_SECONDS,
     ) -> Ec2Driver:
-        return Ec2Driver(settings, lambda: self.connect(read_timeout), boots)
+        return Ec2Driver(settings, lambda: self.client(read_seconds), boots)
 
     def template(self, partition: str, interfaces: list[dict[str, Any]] | None = None, **data: Any) -> str:
         """Make a partition's launch template, by default with one interface and no subnet, as ours are."""
@@ -332,13 +338,11 @@ class _Silent(WSGIRequestHandler):
 
 
 @functools.cache
-def _client(region: str, url: str, read_timeout: float | None, service: str = "ec2") -> Any:
+def boto_client(service: str, region: str, url: str) -> Any:
     """Make a client once: that reads the description of all of EC2's calls and takes a second."""
-    client = aws_client(service, region, endpoint_url=url, **CREDENTIALS)
-    if read_timeout is None:
-        return client
-    config = client.meta.config.merge(Config(read_timeout=read_timeout))
-    return boto3.client("ec2", region_name=region, endpoint_url=url, config=config, **CREDENTIALS)
+    config = Config(retries={"mode": "standard", "total_max_attempts": 1}, read_timeout=PATIENCE_SECONDS)
+    session = boto3.session.Session()
+    return session.client(service, region_name=region, endpoint_url=url, config=config, **CREDENTIALS)
 
 
 class _Server:

@@ -38,7 +38,7 @@ def without(content: bytes, hidden: set[str]) -> bytes:
         for item in list(instances):
             if item.findtext(f"{space}instanceId") in hidden:
                 instances.remove(item)
-    return ElementTree.tostring(root)
+    return ElementTree.tostring(root, default_namespace=space.strip("{}"))
 
 
 def ended(content: bytes, dead: list[str]) -> bytes:
@@ -57,7 +57,7 @@ def ended(content: bytes, dead: list[str]) -> bytes:
             reason.clear()
             ElementTree.SubElement(reason, f"{space}code").text = "Client.VolumeLimitExceeded"
             ElementTree.SubElement(reason, f"{space}message").text = "Volume limit exceeded"
-    return ElementTree.tostring(root)
+    return ElementTree.tostring(root, default_namespace=space.strip("{}"))
 
 
 def events(known: dict[str, tuple[str, float, str]], wanted: set[str]) -> list[str]:

@@ -31,11 +31,10 @@ from urllib.parse import urlencode
 
 from google.cloud import compute_v1 as gce
 
-from node.elastic.drivers.ec2.client import aws_client
 from node.system.codec import to_json
 from tests.support import fake_ec2_xml as xml
 from tests.support import fake_gce
-from tests.support.fake_ec2 import CREDENTIALS, FakeEc2, fake_ec2
+from tests.support.fake_ec2 import FakeEc2, boto_client, fake_ec2
 from tests.support.fake_gce_wire import as_json
 from tests.support.fake_metadata import V1, FakeMetadata
 
@@ -180,13 +179,13 @@ def aws_site(fake: ManyEc2, partitions: Iterable[str]) -> dict[str, Any]:
             LaunchTemplateName=f"{CLUSTER}-{queue}-{resource}", LaunchTemplateData=content
         )
     key = {"AttributeName": "Id"}
-    aws_client("dynamodb", fake.region, endpoint_url=fake.url, **CREDENTIALS).create_table(
+    boto_client("dynamodb", fake.region, fake.url).create_table(
         TableName=TABLE,
         KeySchema=[key | {"KeyType": "HASH"}],
         AttributeDefinitions=[key | {"AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    names = aws_client("route53", fake.region, endpoint_url=fake.url, **CREDENTIALS)
+    names = boto_client("route53", fake.region, fake.url)
     zone = names.create_hosted_zone(Name=ZONE, CallerReference="bench")["HostedZone"]["Id"]
     fake.told("reset")
     return {"url": fake.url, **fake.site(), "region": fake.region, "zone": zone.rpartition("/")[2]}

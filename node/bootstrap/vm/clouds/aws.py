@@ -27,8 +27,7 @@ class Aws:
     scheme = SCHEME
     # Amazon's time source on every instance. munge refuses machines whose clocks differ by minutes.
     time = ("amazon.sources", "server 169.254.169.123 prefer iburst minpoll 4 maxpoll 4\n")
-    # The distribution's own package is signed, and needs no package index.
-    packages: tuple[str, ...] = ("python3-boto3",)
+    packages: tuple[str, ...] = ()
     storage: tuple[str, ...] = ("efs", "fsx_lustre", "s3")
     write_seconds = 0.0
     # The driver learns of interruptions two minutes ahead (`drivers.ec2.notices`), not of recommendations.

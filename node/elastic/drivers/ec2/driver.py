@@ -1,7 +1,6 @@
 """The driver of Amazon EC2: nodes are instances of a launch template and are recognised by their tags.
 
-It runs on the controller, which has boto3 beside the node code. boto3 is imported at the first call, because
-that takes seconds and much memory. The client itself finds the credentials of the machine's role.
+It runs on the controller, whose role may launch and end them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from node.design.model import Settings
 from node.design.sites import AwsSite
@@ -25,7 +23,8 @@ from node.elastic.driver import (
 )
 from node.elastic.drivers.boot_reports import BootReports, BootStatusReader, with_boots
 from node.elastic.drivers.ec2 import names as ec2_names
-from node.elastic.drivers.ec2.client import aws_client, refusals
+from node.elastic.drivers.ec2.answers import Instance
+from node.elastic.drivers.ec2.client import CallError, Ec2Client
 from node.elastic.drivers.ec2.errors import error_of, words
 from node.elastic.drivers.ec2.launches import Ec2Launches, end
 from node.elastic.drivers.ec2.names import TEMPLATE, TEMPLATE_VERSION
@@ -37,29 +36,24 @@ TOPOLOGY_IDS = 100
 """The largest number of ids that a call takes. A page size may not stand beside ids."""
 
 
-def places(client: Any, machines: Sequence[Machine]) -> dict[str, Place]:
+def places(client: Ec2Client, machines: Sequence[Machine]) -> dict[str, Place]:
     """Return node -> its network nodes (DescribeInstanceTopology), the widest first.
 
     Partitions share network nodes, whose ids are the account's. Nodes are left out whose instance type has no
     topology, or whose instance does not run any more.
 
     Raises:
-        ClientError, BotoCoreError: EC2 refuses, or does not answer.
+        CallError: EC2 refuses, or does not answer.
     """
     nodes = {machine.id: machine.node for machine in machines if machine.node is not None}
     ids, place_of = list(nodes), {}
     for first in range(0, len(ids), TOPOLOGY_IDS):
-        pages = client.get_paginator("describe_instance_topology").paginate(
-            InstanceIds=ids[first : first + TOPOLOGY_IDS]
-        )
-        for instance in (instance for page in pages for instance in page["Instances"]):
-            if place := tuple(instance.get("NetworkNodes", ())):
-                place_of[nodes[instance["InstanceId"]]] = place
+        for identity, place in client.network_nodes(ids[first : first + TOPOLOGY_IDS]).items():
+            if place:
+                place_of[nodes[identity]] = place
     return place_of
 
 
-PAGE = 1000
-"""Instances of one page of a listing."""
 _STATES = {
     "pending": MachineState.PENDING,
     "running": MachineState.RUNNING,
@@ -85,23 +79,22 @@ class Ec2Driver:
     def __init__(
         self,
         settings: Settings,
-        connect: Callable[[], Any] | None = None,
+        connect: Callable[[], Ec2Client] | None = None,
         boots: BootStatusReader | None = None,
     ) -> None:
         site, design = settings.site.of(AwsSite), settings.design
         self._design = design
         self._cluster = site.cluster
-        self._connect = connect or functools.partial(aws_client, "ec2", site.region)
+        self._connect = connect or functools.partial(Ec2Client, site.region)
         # EC2 itself tells of interruptions and events (`notices`).
         self._boots = boots or BootReports.of(settings, notices=False)
         self._lock = threading.Lock()
-        self._cached_client: Any = None
-        self._notices = Ec2Notices(self._client, refusals, spot=any(p.spot for p in design.partitions))
+        self._cached_client: Ec2Client | None = None
+        self._notices = Ec2Notices(self._client, spot=any(p.spot for p in design.partitions))
         self._launches = Ec2Launches(
             design,
             self._cluster,
             self._client,
-            refusals,
             list(site.subnets.items()),
             site.templates,
         )
@@ -116,8 +109,8 @@ class Ec2Driver:
             Ec2Error: EC2 refuses, or does not answer. All batches were tried.
         """
         try:
-            end(self._client(), refusals(), ids)
-        except refusals() as error:
+            end(self._client().terminate_instances, (CallError,), ids)
+        except CallError as error:
             raise error_of(error) from error
 
     def list(self) -> builtins.list[Machine]:
@@ -126,23 +119,10 @@ class Ec2Driver:
         Raises:
             Ec2Error: EC2 refuses, or does not answer. A partial list is never returned.
         """
-        filters = {ec2_names.CLUSTER: self._cluster, ec2_names.ROLE: ec2_names.COMPUTE}
+        tags = {ec2_names.CLUSTER: self._cluster, ec2_names.ROLE: ec2_names.COMPUTE}
         try:
-            pages = (
-                self._client()
-                .get_paginator("describe_instances")
-                .paginate(
-                    Filters=[{"Name": f"tag:{key}", "Values": [value]} for key, value in filters.items()],
-                    PaginationConfig={"PageSize": PAGE},
-                )
-            )
-            instances = {
-                instance["InstanceId"]: instance
-                for page in pages
-                for reservation in page["Reservations"]
-                for instance in reservation["Instances"]
-            }
-        except refusals() as error:
+            instances = {instance.id: instance for instance in self._client().instances(tags)}
+        except CallError as error:
             raise error_of(error) from error
         notices = self._notices.all() if instances else {}
         machines = [_machine(instance, notices) for instance in instances.values()]
@@ -164,23 +144,23 @@ class Ec2Driver:
         """
         try:
             return places(self._client(), machines)
-        except refusals() as error:
+        except CallError as error:
             raise error_of(error) from error
 
-    def _client(self) -> Any:
+    def _client(self) -> Ec2Client:
         with self._lock:
             if self._cached_client is None:
                 self._cached_client = self._connect()
             return self._cached_client
 
     def _with_templates(
-        self, machines: builtins.list[Machine], instances: Mapping[str, Mapping[str, Any]]
+        self, machines: builtins.list[Machine], instances: Mapping[str, Instance]
     ) -> builtins.list[Machine]:
         """Mark machines whose template is not their partition's present one, by EC2's own tags."""
         marked = []
         newest: dict[str, tuple[str, str] | None] = {}
         for machine in machines:
-            tags = {tag["Key"]: tag["Value"] for tag in instances[machine.id].get("Tags", [])}
+            tags = instances[machine.id].tags
             template = tags.get(TEMPLATE), tags.get(TEMPLATE_VERSION)
             partition = self._design.partition_of(machine.node) if machine.node else None
             now = None
@@ -195,38 +175,30 @@ class Ec2Driver:
     def _newest_template(self, partition: str) -> tuple[str, str] | None:
         try:
             return self._launches.newest(partition)
-        except refusals() as error:  # a listing must not depend on this
+        except CallError as error:  # a listing must not depend on this
             log(f"launch template of {partition}: {error!r}")
             return None
 
 
-def _machine(instance: Mapping[str, Any], notices: Mapping[str, float]) -> Machine:
-    tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}
-    try:
-        node = ec2_names.node_of(ec2_names.nodes_in(tags.get) or "", instance["AmiLaunchIndex"])
-    except (KeyError, ValueError):
-        node = None
-    state = instance["State"]["Name"]
-    reason = instance.get("StateReason", {})
-    ended = state != "pending" and state != "running"
+def _machine(instance: Instance, notices: Mapping[str, float]) -> Machine:
+    state = instance.state
+    ended = state not in ("pending", "running")
     return Machine(
-        instance["InstanceId"],
-        node,
+        instance.id,
+        _node(instance),
         _STATES.get(state, MachineState.PENDING),
-        instance["LaunchTime"].timestamp(),
-        words(f"the instance is {state}: {reason.get('Message') or 'no reason given'}") if ended else None,
-        instance.get("Placement", {}).get("AvailabilityZone"),
-        notices.get(instance["InstanceId"]) if not ended else None,
-        addresses=_addresses(instance),
+        instance.launched,
+        words(f"the instance is {state}: {instance.reason or 'no reason given'}") if ended else None,
+        instance.zone,
+        notices.get(instance.id) if not ended else None,
+        addresses=instance.addresses,
     )
 
 
-def _addresses(instance: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the private addresses of an instance. All its interfaces are in one VPC."""
-    first = [instance["PrivateIpAddress"]] if instance.get("PrivateIpAddress") else []
-    others = [
-        address["PrivateIpAddress"]
-        for interface in instance.get("NetworkInterfaces", [])
-        for address in interface.get("PrivateIpAddresses", [])
-    ]
-    return tuple(dict.fromkeys([*first, *others]))
+def _node(instance: Instance) -> str | None:
+    if instance.launch_index is None:
+        return None
+    try:
+        return ec2_names.node_of(ec2_names.nodes_in(instance.tags.get) or "", instance.launch_index)
+    except ValueError:
+        return None

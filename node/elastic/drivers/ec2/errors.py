@@ -1,7 +1,8 @@
 """Classifies every error of EC2 and of its client.
 
 Errors are recognised by EC2's codes and by names of the client's classes, so this module does not import the
-client. The codes are from "Error codes for the Amazon EC2 API", and from what ParallelCluster handles.
+client. It reads botocore's errors as well, which operators' commands have. The codes are from "Error codes
+for the Amazon EC2 API", and from what ParallelCluster handles.
 """
 
 from __future__ import annotations
@@ -38,15 +39,11 @@ _CODES = {
         UnsupportedOperation ValidationError""",
 }
 # Errors of the client itself: no answer came, or the request was never sent. A controller's credentials come
-# from its metadata server, so having none means that it did not answer in time (botocore asks once, for a
-# second). PERMISSION would stop all launches for minutes.
+# from its metadata server, so having none means that it did not answer in time. PERMISSION would stop all
+# launches for minutes.
 _CLIENT = {
-    ErrorClass.UNAVAILABLE: """
-        HTTPClientError ConnectionError EndpointConnectionError ReadTimeoutError ConnectTimeoutError
-        ConnectionClosedError ResponseStreamingError ResponseParserError IncompleteReadError
-        NoCredentialsError CredentialRetrievalError MetadataRetrievalError""",
-    ErrorClass.PERMISSION: """
-        PartialCredentialsError TokenRetrievalError NoAuthTokenError UnauthorizedSSOTokenError""",
+    ErrorClass.UNAVAILABLE: "NoAnswerError",
+    ErrorClass.PERMISSION: "PartialCredentialsError",
 }
 _TABLE = ErrorTable(_CODES, _CLIENT)
 _ID = re.compile(r"\bi-[0-9a-zA-Z]+\b")

@@ -14,12 +14,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from node.design.model import ClusterDesign
 from node.elastic.driver import LaunchGroup, LaunchResult
 from node.elastic.drivers.ec2 import names as ec2_names
+from node.elastic.drivers.ec2.answers import Instance, TemplateVersion
+from node.elastic.drivers.ec2.client import CallError, Ec2Client
 from node.elastic.drivers.ec2.errors import classify, code_of, failure_of, not_found, protected, words
 from node.elastic.drivers.failures import NEXT_ZONE_HELPS, config_failure, of_zones
 from node.elastic.failures import API_FAILURES, Failure
@@ -43,23 +44,6 @@ TEMPLATE_SECONDS = 60.0
 REQUEST_SECONDS = 1800.0
 """After this time no try of a request follows another: six calls with their pauses, in each of several zones.
 """
-_INTERFACE = (
-    "AssociatePublicIpAddress", "DeleteOnTermination", "Description", "DeviceIndex", "Groups",
-    "InterfaceType", "NetworkCardIndex",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """A launch template's newest version.
-
-    Attributes:
-        version: Its number.
-        interfaces: Its network interfaces in the form of a launch request, without subnets.
-    """
-
-    version: str
-    interfaces: tuple[dict[str, Any], ...]
 
 
 class Ec2Launches:
@@ -69,7 +53,6 @@ class Ec2Launches:
         design: The cluster's design.
         cluster: The value of the cluster's tag.
         client: Returns the EC2 client, which is made at the first call.
-        refusals: Returns the exceptions that the client's calls raise.
         zone_subnets: Every zone's subnets, in the order of the tries.
         templates: Partition -> launch template id.
         sleep: Waits for some seconds.
@@ -79,8 +62,7 @@ class Ec2Launches:
         self,
         design: ClusterDesign,
         cluster: str,
-        client: Callable[[], Any],
-        refusals: Callable[[], tuple[type[Exception], ...]],
+        client: Callable[[], Ec2Client],
         zone_subnets: Sequence[ZoneSubnet],
         templates: Mapping[str, str],
         sleep: Callable[[float], None] = time.sleep,
@@ -88,14 +70,13 @@ class Ec2Launches:
         self._design = design
         self._cluster = cluster
         self._client = client
-        self._refusals = refusals
         self._zone_subnets = tuple(zone_subnets)
         self._templates = templates
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._read: dict[str, tuple[float, _Template]] = {}
+        self._read: dict[str, tuple[float, TemplateVersion]] = {}
         self._attempts: dict[str, int] = {}
-        self._template_of_request: dict[str, tuple[float, _Template]] = {}
+        self._template_of_request: dict[str, tuple[float, TemplateVersion]] = {}
 
     def launch(self, group: LaunchGroup) -> LaunchResult:
         """Launch in the group's zone, or without one in the first subnet that has capacity."""
@@ -132,7 +113,7 @@ class Ec2Launches:
         for call in ec2_names.calls(nodes, CALL_NODES):
             try:
                 part = self._run(group, call, subnet, len(call), retry=bool(launched))
-            except self._refusals() as error:
+            except CallError as error:
                 failure = failure_of(error, nodes)
             else:
                 launched |= part.launched
@@ -156,7 +137,7 @@ class Ec2Launches:
             for _ in range(2):
                 try:
                     part = self._run(group, rest, subnet, 1, retry=bool(launched))
-                except self._refusals() as error:
+                except CallError as error:
                     return launched, failure_of(error)
                 launched |= part.launched
                 rest = tuple(node for node in rest if node not in launched)
@@ -180,14 +161,14 @@ class Ec2Launches:
             retry: Whether to ask a busy cloud again before giving up.
 
         Raises:
-            ClientError, BotoCoreError: EC2 refuses, or does not answer.
+            CallError: EC2 refuses, or does not answer.
         """
         pauses = list(PAUSES) if retry else []
         fresh_tokens = 3
         while True:
             try:
-                answer = self._client().run_instances(**self._request(group, nodes, subnet, least))
-            except self._refusals() as error:
+                instances = self._client().run_instances(self._request(group, nodes, subnet, least))
+            except CallError as error:
                 if code_of(error) in TOKENS_USED and fresh_tokens:
                     fresh_tokens -= 1
                     self._renew_token(group)
@@ -196,7 +177,7 @@ class Ec2Launches:
                 else:
                     raise
                 continue
-            return _result(nodes, answer["Instances"])
+            return _result(nodes, instances)
 
     def _request(self, group: LaunchGroup, nodes: Sequence[str], subnet: str, least: int) -> dict[str, Any]:
         partition, identity = self._design.partition(group.partition), self._templates[group.partition]
@@ -217,7 +198,7 @@ class Ec2Launches:
         request = {
             "MinCount": least,
             "MaxCount": len(nodes),
-            "LaunchTemplate": {"LaunchTemplateId": identity, "Version": template.version},
+            "LaunchTemplate": {"LaunchTemplateId": identity, "Version": template.number},
             "TagSpecifications": [{"ResourceType": kind, "Tags": labels} for kind in kinds],
         }
         # EC2 accepts no subnet beside a template's interfaces. They are repeated, each with the subnet in it.
@@ -236,12 +217,12 @@ class Ec2Launches:
         """Return the launch template's id and version from which nodes of a partition are made now.
 
         Raises:
-            Exception: One of the client's refusals.
+            CallError: EC2 refuses, or does not answer.
         """
         identity = self._templates.get(partition)
-        return None if identity is None else (identity, self._template(identity).version)
+        return None if identity is None else (identity, self._template(identity).number)
 
-    def _template_of(self, group: LaunchGroup, identity: str) -> _Template:
+    def _template_of(self, group: LaunchGroup, identity: str) -> TemplateVersion:
         """Return the same template version for all tries of a request.
 
         If an answer is lost, a different request would launch the nodes twice.
@@ -260,24 +241,14 @@ class Ec2Launches:
         with self._lock:
             return self._template_of_request.setdefault(group.token, (now, template))[1]
 
-    def _template(self, identity: str) -> _Template:
+    def _template(self, identity: str) -> TemplateVersion:
         """Return the newest version of a template, by its number."""
         now = time.monotonic()
         with self._lock:
             at, known = self._read.get(identity, (0.0, None))
         if known is not None and now - at < TEMPLATE_SECONDS:
             return known
-        answer = self._client().describe_launch_template_versions(
-            LaunchTemplateId=identity, Versions=["$Latest"]
-        )
-        (newest,) = answer["LaunchTemplateVersions"]
-        interfaces = newest["LaunchTemplateData"].get("NetworkInterfaces", [])
-        template = _Template(
-            str(newest["VersionNumber"]),
-            tuple(
-                {key: interface[key] for key in _INTERFACE if key in interface} for interface in interfaces
-            ),
-        )
+        template = self._client().newest_version(identity)
         with self._lock:
             self._read[identity] = (now, template)
         return template
@@ -294,8 +265,8 @@ class Ec2Launches:
         for pause in (*PAUSES, None):
             try:
                 # EC2 may not know such young instances yet: not found does not mean ended.
-                left = end(self._client(), self._refusals(), left)
-            except self._refusals() as error:
+                left = end(self._client().terminate_instances, (CallError,), left)
+            except CallError as error:
                 log(f"{fold(launched)}: not ended yet: {failure_of(error).sentence()}")
             if not left or pause is None:
                 return
@@ -307,24 +278,31 @@ class Ec2Launches:
             self._attempts[group.token] = self._attempts.get(group.token, 0) + 1
 
 
-def end(client: Any, refusals: tuple[type[Exception], ...], ids: Iterable[str]) -> set[str]:
+def end(
+    terminate: Callable[[Sequence[str]], object], refusals: tuple[type[Exception], ...], ids: Iterable[str]
+) -> set[str]:
     """Terminate instances, except those that EC2 does not know or may not end.
 
     EC2 terminates none of a call's instances if it refuses one, and its error names those. Each call has as
     many instances as EC2 accepts, and all calls are made even if one fails.
 
+    Args:
+        terminate: Makes a call (TerminateInstances).
+        refusals: The exceptions that it raises.
+        ids: The instances.
+
     Returns:
         The unknown instances.
 
     Raises:
-        ClientError, BotoCoreError: EC2 refuses, or does not answer; or some instances are protected from
+        Exception: EC2 refuses, or does not answer; or some instances are protected from
             termination, and the others are ended.
     """
     wanted, unknown = sorted(set(ids)), set[str]()
     failed: Exception | None = None
     for first in range(0, len(wanted), TERMINATE_IDS):
         try:
-            unknown |= _end(client, refusals, wanted[first : first + TERMINATE_IDS])
+            unknown |= _end(terminate, refusals, wanted[first : first + TERMINATE_IDS])
         except refusals as error:
             failed = failed or error
     if failed is not None:
@@ -332,12 +310,14 @@ def end(client: Any, refusals: tuple[type[Exception], ...], ids: Iterable[str]) 
     return unknown
 
 
-def _end(client: Any, refusals: tuple[type[Exception], ...], ids: Sequence[str]) -> set[str]:
+def _end(
+    terminate: Callable[[Sequence[str]], object], refusals: tuple[type[Exception], ...], ids: Sequence[str]
+) -> set[str]:
     left, unknown = list(ids), set[str]()
     kept: Exception | None = None
     while left:
         try:
-            client.terminate_instances(InstanceIds=left)
+            terminate(left)
             break
         except refusals as error:
             gone, spared = not_found(error) & set(left), protected(error) & set(left)
@@ -351,18 +331,18 @@ def _end(client: Any, refusals: tuple[type[Exception], ...], ids: Sequence[str])
     return unknown
 
 
-def _result(nodes: Sequence[str], instances: list[dict[str, Any]]) -> LaunchResult:
+def _result(nodes: Sequence[str], instances: Sequence[Instance]) -> LaunchResult:
     """Return what one answer of EC2 launched. Instances may be missing, or have ended before it was sent."""
-    launched, reasons = {}, []
+    launched, ended = {}, []
     for instance in instances:
-        if instance["State"]["Name"] in ("pending", "running"):
-            launched[nodes[instance["AmiLaunchIndex"]]] = instance["InstanceId"]
-        elif instance.get("StateReason"):
-            reasons.append(instance["StateReason"])
+        if instance.state in ("pending", "running") and instance.launch_index is not None:
+            launched[nodes[instance.launch_index]] = instance.id
+        elif instance.reason_code or instance.reason:
+            ended.append(instance)
     lost = tuple(node for node in nodes if node not in launched)
     if not lost:
         return LaunchResult(launched)
-    why = reasons[0] if reasons else {}
-    code = why.get("Code") or "InsufficientInstanceCapacity"
-    message = why.get("Message") or f"EC2 gave {len(launched)} of {count(len(nodes), 'machine')}"
+    code, message = (ended[0].reason_code, ended[0].reason) if ended else ("", "")
+    code = code or "InsufficientInstanceCapacity"
+    message = message or f"EC2 gave {len(launched)} of {count(len(nodes), 'machine')}"
     return LaunchResult(launched, (Failure(lost, classify(code, None, message), code, words(message)),))

@@ -8,15 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
+from node.elastic.drivers.ec2.client import CallError, Ec2Client
 from node.elastic.drivers.ec2.errors import failure_of
 from node.elastic.view import log
 
 NOTICES_SECONDS = 20.0
 """The shortest pause between two queries. A spot interruption is announced two minutes ahead."""
-EVENTS_PAGE = 1000
-"""Results of one page, the most that EC2 returns."""
 SPOT_SECONDS = 120.0
 """How long after its announcement a spot interruption happens."""
 EVENT_LEAD_SECONDS = 900.0
@@ -34,21 +32,18 @@ class Ec2Notices:
 
     Args:
         client: Returns the EC2 client.
-        refusals: Returns the exceptions that the client's calls raise.
         spot: Whether some partition uses spot capacity.
         clock: Returns seconds since the epoch.
     """
 
     def __init__(
         self,
-        client: Callable[[], Any],
-        refusals: Callable[[], tuple[type[Exception], ...]],
+        client: Callable[[], Ec2Client],
         *,
         spot: bool,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self._refusals = refusals
         self._spot = spot
         self._clock = clock
         self._query_lock = threading.Lock()
@@ -82,12 +77,12 @@ class Ec2Notices:
         errors = []
         try:
             self._events = self._ask_events(now)
-        except self._refusals() as error:
+        except CallError as error:
             errors.append(failure_of(error).sentence())
         if self._spot:
             try:
                 self._interruptions = self._ask_interruptions()
-            except self._refusals() as error:
+            except CallError as error:
                 errors.append(failure_of(error).sentence())
         text = ", ".join(dict.fromkeys(errors))
         if text and text != self._last_error:
@@ -96,29 +91,17 @@ class Ec2Notices:
 
     def _ask_events(self, now: float) -> dict[str, float]:
         notices: dict[str, float] = {}
-        filters = [{"Name": "event.code", "Values": list(EVENTS)}]
-        for page in self._pages("describe_instance_status", filters):
-            for status in page["InstanceStatuses"]:
-                for event in status.get("Events", []):
-                    if event["Code"] in EVENTS and not event.get("Description", "").startswith(_OVER):
-                        _note(notices, status["InstanceId"], event["NotBefore"].timestamp())
+        for event in self._client().events(EVENTS):
+            if event.code in EVENTS and not event.description.startswith(_OVER):
+                _note(notices, event.instance, event.at)
         return {identity: at for identity, at in notices.items() if at - now < EVENT_LEAD_SECONDS}
 
     def _ask_interruptions(self) -> dict[str, float]:
         notices: dict[str, float] = {}
-        filters = [{"Name": "status-code", "Values": list(SPOT)}]
-        for page in self._pages("describe_spot_instance_requests", filters):
-            for request in page["SpotInstanceRequests"]:
-                status = request.get("Status", {})
-                if status.get("Code") in SPOT and "InstanceId" in request:
-                    announced = status["UpdateTime"].timestamp()
-                    _note(notices, request["InstanceId"], announced + SPOT_SECONDS)
+        for request in self._client().spot_requests(SPOT):
+            if request.code in SPOT:
+                _note(notices, request.instance, request.updated + SPOT_SECONDS)
         return notices
-
-    def _pages(self, call: str, filters: list[dict[str, Any]]) -> Any:
-        """Return all pages. Without a page size EC2 decides how many results a page has, and may time out."""
-        paginator = self._client().get_paginator(call)
-        return paginator.paginate(Filters=filters, PaginationConfig={"PageSize": EVENTS_PAGE})
 
 
 def _note(found: dict[str, float], identity: str, at: float) -> None:
