@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from infra import environments
 from infra.errors import EXIT_USAGE, UserError
@@ -160,7 +160,7 @@ def _training(design: ClusterDesign, root: Path, project: Path) -> dict[str, byt
 
     They are a lock file or the user's requirements, and the hashes of uv.
     """
-    uv = _pinned(_packages((root / "uv.lock").read_text())["uv"]).encode()
+    uv = _pinned(_locked_package((root / "uv.lock").read_text(), "uv")).encode()
     if design.requirements is not None:
         content = environments.read(project, design.requirements)
         return {f"environment/{REQUIREMENTS}": content, "environment/uv.txt": uv}
@@ -170,12 +170,20 @@ def _training(design: ClusterDesign, root: Path, project: Path) -> dict[str, byt
 
 
 @functools.lru_cache(maxsize=1)
-def _packages(lock: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the packages of a lock file by name.
+def _sections(lock: str) -> Mapping[str, str]:
+    """Return the sections of a lock file by their packages' names."""
+    _, *sections = lock.split("\n[[package]]\n")
+    return {section.partition('"')[2].partition('"')[0]: section for section in sections}
 
-    It is read once, because reading takes longer than the rest of an archive.
+
+@functools.lru_cache
+def _locked_package(lock: str, name: str) -> Mapping[str, Any]:
+    """Return a package of a lock file.
+
+    No other is parsed, and none twice: all of the file takes longer than the rest of an archive.
     """
-    return {package["name"]: package for package in tomllib.loads(lock)["package"]}
+    (package,) = tomllib.loads(f"[[package]]\n{_sections(lock)[name]}")["package"]
+    return cast(Mapping[str, Any], package)
 
 
 def _pinned(package: Mapping[str, Any]) -> str:

@@ -487,6 +487,9 @@ def agree(stack: str, console: Console, yes: bool, jobs: Sequence[Job]) -> None:
 def make_plan(stack: Stack, config: StackConfig) -> Plan:
     """Return the plan contract (`./cluster plan --json`)."""
     from cli.changes import table
+    from cli.engine import lazy_sdks
+
+    lazy_sdks.install()  # before anything imports pulumi
     from cli.engine.plan import plan
 
     up = StackUp.of(stack, config)

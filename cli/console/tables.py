@@ -20,8 +20,11 @@ PLAIN_WIDTH = 160
 def output() -> Console:
     """Return standard output. Without a terminal it is so wide that nothing is cut."""
     file = cast(IO[str], FromHere(sys.stdout))
-    console = Console(file=file, highlight=False)
-    return console if console.is_terminal else Console(file=file, highlight=False, width=PLAIN_WIDTH)
+    # Without emoji: names and types stay as they are, such as a job that is called :bomb:.
+    console = Console(file=file, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
 
 
 def put(what: RenderableType, console: Console | None = None) -> None:
