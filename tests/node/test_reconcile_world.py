@@ -264,6 +264,18 @@ def test_a_list_that_leaves_a_booting_machine_out_leads_to_no_second_one(
         assert (job.state, world.wrongs) == ("COMPLETED", []), world.story()
 
 
+def test_lists_that_begin_to_lag_leave_out_new_machines_alone(world: World) -> None:
+    """The simulation hid others too. The ledger took them for ended, and the budget for unspent."""
+    run(world)
+    world.cloud.lag = 50.0
+    world.step(3)
+    world.slurm.submit(1, 10)
+    world.step(3)
+    listed, living = world.cloud.list(), world.cloud.living()
+    assert [machine.id for machine in listed] == [record.id for record in living[:1]]
+    assert len(living) == 2
+
+
 # --- preemption ------------------------------------------------------------------------------------------
 
 
