@@ -28,6 +28,7 @@ from node.elastic.view import REASON_PREFIX, log
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.resume_request import ResumeRequest
+from node.slurm.states import JobState
 
 RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between repetitions of a call while the cloud is busy."""
@@ -276,7 +277,7 @@ class Launcher:
 
         Slurm asks again for a node that boots, or for a new machine of one that was up. What becomes of such
         a machine the reconciler decides, who launches another one when it has ended. A machine of a node that
-        was powered down since should have ended, and Slurm would take no registration of it.
+        was powered down since should have ended, and Slurm would take no registration of it. It ends.
         """
         newest = self._ledger.newest()
         machines = self._machines_of(group.nodes, newest)
@@ -284,18 +285,44 @@ class Launcher:
         if there:
             log(f"{fold(there)}: not launched, because the machine is there")
         left = group.part([node for node in group.nodes if node not in there])
-        former = [node for node in left.nodes if node in machines]
+        if former := [node for node in left.nodes if node in machines]:
+            in_use = self._end_unused({node: machines[node] for node in former})
+            left = left.part([node for node in left.nodes if node not in in_use])
+            former = [node for node in former if node not in in_use]
         if former:
-            self._driver.terminate([machine for node in former for machine in machines[node]])
-            with self._lock:
-                for node in former:
-                    self._launched.pop(node, None)
             message = f"the former machine of {fold(former)} is ending"
             waiting = left.nodes if group.all_or_nothing else tuple(former)
             failure = Failure(waiting, ErrorClass.UNAVAILABLE, "Ending", message, own=True)
             self._delay(_Delayed(left.part(waiting), jobs, failure, until))
             left = left.part([node for node in left.nodes if node not in waiting])
         return left if left.nodes else None
+
+    def _end_unused(self, machines: Mapping[str, list[str]]) -> set[str]:
+        """Terminate nodes' former machines, but none that Slurm may use: what is known here may be wrong.
+
+        A daemon that was killed knows less, and a launch may take so long that its node is up by then. While
+        Slurm does not answer, nothing is terminated.
+
+        Args:
+            machines: Node -> the ids of its machines.
+
+        Returns:
+            The nodes whose machines stay, because Slurm does not wait for another one.
+        """
+        try:
+            states, used = self._control.nodes(), nodes_in_use(self._control.jobs())
+        except SlurmError as error:
+            log(f"{fold(machines)}: whether the machines are in use is unknown: {error}")
+            return set()
+        waits = {n for n in machines if n in states and states[n].is_powering_up and n not in used}
+        if in_use := machines.keys() - waits:
+            log(f"{fold(in_use)}: not launched, because Slurm does not wait for another machine")
+        if ids := [machine for node in machines if node in waits for machine in machines[node]]:
+            self._driver.terminate(ids)
+        with self._lock:
+            for node in waits:
+                self._launched.pop(node, None)
+        return in_use
 
     def _machines_of(self, nodes: Iterable[str], newest: Mapping[str, str]) -> dict[str, list[str]]:
         """Return the ids of nodes' machines. The cloud is asked only if one is likely to be there."""
@@ -339,8 +366,23 @@ class Launcher:
             self._fail(pool, result.failures[0], len(part.nodes) if part.all_or_nothing else 1)
 
     def _call(self, group: LaunchGroup) -> LaunchResult:
-        """Make one launch call. If the cloud is busy, repeat it a little later with the same token."""
+        """Make one launch call. The machines that nodes had stay known where it launches none."""
+        newest = {n: machine for n, machine in self._ledger.newest().items() if n in group.nodes}
         self._ledger.forget(group.nodes)
+        launched: Mapping[str, str] = {}
+        try:
+            result = self._call_until_answered(group)
+            launched = result.launched
+            return result
+        finally:
+            # Under the lock, so that `given_back` forgets afterwards what is restored here.
+            with self._lock:
+                over = self._powered_down | launched.keys()
+                if kept := {node: machine for node, machine in newest.items() if node not in over}:
+                    self._ledger.restore(kept)
+
+    def _call_until_answered(self, group: LaunchGroup) -> LaunchResult:
+        """Call the cloud. If it is busy, repeat the call a little later with the same token."""
         for pause in (*RETRY_PAUSES, None):
             result = self._driver.launch(group)
             retry = [f for f in result.failures if f.kind in API_FAILURES and not f.own]
@@ -357,10 +399,12 @@ class Launcher:
         """Power nodes down in Slurm, with the cause on the node and on the jobs that waited for it.
 
         Nodes that are up stay. If a call failed because the node's machine exists already (a daemon or a
-        controller that did not know of it asked again), that machine may run a job by now.
+        controller that did not know of it asked again), that machine may run a job by now. Nodes of suspended
+        jobs stay too, which Slurm may have given to a job that asks for a reboot.
         """
-        states = self._control.nodes()
-        lost = tuple(node for node in failure.nodes if node not in states or not states[node].is_up)
+        states, now = self._control.nodes(), self._control.jobs()
+        kept = {node for node in states if states[node].is_up} | nodes_in_use(now)
+        lost = tuple(node for node in failure.nodes if node not in kept)
         if not lost:
             return
         failure = dataclasses.replace(failure, nodes=lost)
@@ -368,7 +412,7 @@ class Launcher:
         log(f"powers down {fold(failure.nodes)}: {sentence}")
         self.surplus_nodes.lost(failure.nodes, jobs, time.monotonic())
         waiting = {jobs[node] for node in failure.nodes if node in jobs}
-        names = {job.id: job.spelling for job in self._control.jobs().values()} if waiting else {}
+        names = {job.id: job.spelling for job in now.values()}
         for job in [names.get(number, number) for number in sorted(waiting)]:
             try:
                 self._control.update_job(job, admin_comment=sentence)
@@ -383,6 +427,11 @@ class Launcher:
                 if not self._busy[node]:
                     del self._busy[node]
                     self._powered_down.discard(node)
+
+
+def nodes_in_use(jobs: Mapping[int, JobState]) -> set[str]:
+    """Return the nodes that a job runs on. Slurm shows those of suspended jobs as idle."""
+    return {node for job in jobs.values() if job.is_running for node in job.nodes}
 
 
 def _token(group: LaunchGroup, zone: str | None) -> str:

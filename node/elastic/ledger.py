@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,16 @@ class Ledger:
             if known := self._newest.keys() & set(nodes):
                 self._newest = {node: i for node, i in self._newest.items() if node not in known}
                 self._write()
+
+    def restore(self, newest: Mapping[str, str]) -> None:
+        """Remember machines again that were forgotten before a launch which then launched no other.
+
+        Args:
+            newest: Node -> machine id.
+        """
+        with self._lock:
+            self._newest = {**newest, **self._newest}
+            self._write()
 
     def launched(self, machines: dict[str, str], now: float) -> None:
         """Count machines from their launch on, and not only from the next listing.

@@ -27,6 +27,7 @@ from node.elastic.rules import (
     RULES,
     STATIC,
     UNFIT,
+    VANISHED,
     GracePeriod,
     MachinePhase,
     NodePhase,
@@ -249,6 +250,8 @@ def _rule(view: NodeView, remembered: NodeMemory, machines: list[Machine]) -> Ru
         return LAUNCHED_TWICE
     if remembered.ended and not remembered.replaced and remembered.pair == _UNLISTED:
         return RULES[NodePhase.POWERING_UP][MachinePhase.GONE]
+    if remembered.alive is not None and not remembered.ended and remembered.pair == _UNLISTED:
+        return VANISHED
     # A machine that was made for an earlier stack file may be unfit now. That is no failed boot.
     if remembered.pair in _REPLACEABLE and any(m.outdated for m in machines if m.state.alive):
         return OUTDATED

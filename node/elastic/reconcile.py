@@ -13,7 +13,7 @@ from functools import partial
 
 from node.design.model import ClusterDesign, SlurmSettings
 from node.elastic.driver import Driver, Machine
-from node.elastic.launcher import Launcher
+from node.elastic.launcher import Launcher, nodes_in_use
 from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
@@ -211,8 +211,7 @@ class Reconciler:
 
     def _used(self, names: list[str]) -> list[str]:
         """Return those of the nodes that a job runs on."""
-        used = {n for job in self._control.jobs().values() if job.is_running for n in job.nodes}
-        return sorted(used & set(names))
+        return sorted(nodes_in_use(self._control.jobs()) & set(names))
 
     def _power_down(self, actions: list[Action]) -> None:
         names, reason = _names(actions), actions[0].reason

@@ -163,6 +163,11 @@ REGISTERED = Rule(Verb.TERMINATE, GracePeriod.NOW, "Slurm asks for a new machine
 
 Slurm takes no registration of it: it waits for one that booted after its request (`--reboot` before 23.02, or
 a SuspendProgram that was lost). When the machine has ended, another one is launched."""
+VANISHED = Rule(Verb.LAUNCH, GracePeriod.DOUBT, "the machine is gone from the list")
+"""The rule for a node that powers up whose machine is known, but in no list.
+
+A list that is wrong must not lead to a second machine of this name: when that one registers, Slurm takes the
+node for rebooted, and its job is lost."""
 LAUNCHED_TWICE = Rule(Verb.POWER_DOWN, GracePeriod.NOW, BOOTSTRAP + "its machines end while they start")
 """The rule for a node whose second machine also ended before it registered."""
 

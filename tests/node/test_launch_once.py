@@ -262,9 +262,14 @@ def test_a_name_that_is_anothers_takes_its_node_out_of_the_way_and_no_other(
     assert elastic.capacity_limiter._pools.failures() == {}
 
 
+def waiting_for(node: str) -> dict[str, NodeState]:
+    return {node: NodeState(node, "ALLOCATED", frozenset({"CLOUD", "POWERING_UP"}))}
+
+
 def test_a_machine_of_a_nodes_earlier_life_makes_way(named: tuple[Elastic, FakeControl, Named]) -> None:
     """Slurm would take no registration of it, because it booted before the request."""
     elastic, control, driver = named
+    control.state = waiting_for("debug-1")
     driver.machines = [Machine("m-old", "debug-1", MachineState.RUNNING, 1.0)]
     launch(elastic, "debug-1")
     assert driver.terminated == ["m-old"]
@@ -273,6 +278,74 @@ def test_a_machine_of_a_nodes_earlier_life_makes_way(named: tuple[Elastic, FakeC
     until(lambda: not elastic.launcher.busy(), 60, "the launch", 0.005)
     assert [machine.id for machine in driver.machines] == ["m-debug-1"]
     assert control.calls == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("state", "job"),
+    [
+        ("ALLOCATED", "RUNNING"),
+        ("ALLOCATED+NOT_RESPONDING", "RUNNING"),
+        ("IDLE", None),
+        ("IDLE+DRAIN", None),
+        ("DOWN", None),
+        ("IDLE+POWERED_DOWN", None),
+        # A job that asks for a reboot has got the node of a suspended one.
+        ("ALLOCATED+NOT_RESPONDING+POWERING_UP", "SUSPENDED"),
+    ],
+)
+def test_a_machine_that_slurm_may_use_never_makes_way(
+    named: tuple[Elastic, FakeControl, Named], state: str, job: str | None, whole: bool
+) -> None:
+    """Whatever the daemon knows of it: an earlier one may have launched it."""
+    elastic, control, driver = named
+    control.state = {"debug-1": NodeState.parse("debug-1", f"{state}+CLOUD", None)}
+    if job is not None:
+        control.queue = {7: doubles.job(7, job, nodes=("debug-1",))}
+    driver.machines = [Machine("m-1", "debug-1", MachineState.RUNNING, 1.0)]
+    launch(elastic, "debug-0", "debug-1", whole=whole)
+    assert (driver.terminated, elastic.launcher.busy()) == ([], set())
+    assert [machine.id for machine in driver.machines] == ["m-1", "m-debug-0"]
+    assert control.calls == []
+
+
+def test_no_machine_makes_way_while_slurm_does_not_answer(
+    named: tuple[Elastic, FakeControl, Named],
+) -> None:
+    elastic, control, driver = named
+    control.error = SlurmDown(["scontrol"], None, "no answer")
+    driver.machines = [Machine("m-old", "debug-1", MachineState.RUNNING, 1.0)]
+    launch(elastic, "debug-1")
+    assert (driver.terminated, elastic.launcher.busy()) == ([], {"debug-1"})
+    control.error, control.state = None, waiting_for("debug-1")
+    elastic.launcher.launch_delayed()
+    until(lambda: elastic.launcher._delayed and driver.terminated, 60, "the former machine", 0.005)
+    elastic.launcher.launch_delayed()
+    until(lambda: not elastic.launcher.busy(), 60, "the launch", 0.005)
+    assert [machine.id for machine in driver.machines] == ["m-debug-1"]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_launch_that_fails_leaves_it_known_which_machine_a_node_has(
+    named: tuple[Elastic, FakeControl, Named], monkeypatch: pytest.MonkeyPatch, raises: bool
+) -> None:
+    elastic, _, driver = named
+    ledger = elastic._ledger
+    ledger.launched({"debug-0": "m-0", "debug-1": "m-1", "debug-2": "m-2"}, time.time())
+    answer = driver.launch
+
+    def fail(group: LaunchGroup) -> LaunchResult:
+        assert not ledger.newest().keys() & set(group.nodes), "a daemon that is killed now believes it"
+        elastic.launcher.given_back(["debug-2"])
+        if raises:
+            raise RuntimeError("unexpected")
+        return answer(group)
+
+    monkeypatch.setattr(driver, "launch", fail)
+    driver.ending = {"debug-1", "debug-2"}
+    launch(elastic, "debug-0", "debug-1", "debug-2")
+    first = "m-0" if raises else "m-debug-0"
+    assert ledger.newest() == {"debug-0": first, "debug-1": "m-1"}, "debug-2 was powered down"
 
 
 def test_a_cloud_that_does_not_list_is_asked_to_launch_as_before(

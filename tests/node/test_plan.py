@@ -15,7 +15,7 @@ from node.elastic import view as slurm_view
 from node.elastic.driver import Machine, MachineState
 from node.elastic.plan import BOOT_JITTER_SECONDS, Action, Memory, NodeView, Observation, Policy, clock, plan
 from node.elastic.reconcile import policy_of
-from node.elastic.rules import EMPTIED, REBOOT, RULES, MachinePhase, NodePhase, Verb
+from node.elastic.rules import EMPTIED, REBOOT, RULES, VANISHED, MachinePhase, NodePhase, Verb
 from node.slurm.answers import parse_nodes
 from node.slurm.states import NodeState
 
@@ -431,6 +431,18 @@ def test_a_machine_that_was_just_launched_may_be_missing_from_the_list() -> None
     _, memory = plan(replace(seen, machines=MACHINES[M.PENDING]), memory, 60.0, POLICY)
     actions, memory = plan(ended, memory, 61.0, POLICY)
     assert [a.verb for a in actions] == [Verb.LAUNCH]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_list_without_a_machine_that_boots_is_doubted(restarted: bool) -> None:
+    """A second machine of its name would register beside it. A daemon that has restarted has its ledger."""
+    node = (OTHER, NodeView("debug-0", N.POWERING_UP))
+    _, memory = plan(Observation(node, MACHINES[M.PENDING]), Memory(), 0.0, POLICY)
+    seen = Observation(node, (), newest={"debug-0": "m-1"} if restarted else {})
+    _, memory = plan(seen, Memory() if restarted else memory, 1.0, POLICY)
+    assert plan(seen, memory, POLICY.doubt, POLICY)[0] == []
+    actions, _ = plan(seen, memory, 1 + POLICY.doubt, POLICY)
+    assert [(a.verb, a.reason) for a in actions] == [(Verb.LAUNCH, VANISHED.reason)]
 
 
 def test_a_machine_that_ends_while_it_starts_is_replaced_once() -> None:

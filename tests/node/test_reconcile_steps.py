@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from node.elastic.failures import ErrorClass
 from node.elastic.plan import Action
 from node.elastic.rules import AT_RISK, UNRESPONSIVE, USABLE, Verb
 from node.elastic.view import REASON_PREFIX
@@ -42,6 +43,23 @@ def test_a_suspended_job_is_not_over(world: World, state: str, reason: str) -> N
     world.slurm.resume(job.id)
     rest(world)
     assert (job.state, job.restarts) == ("COMPLETED", 0)
+
+
+def test_a_suspended_job_keeps_its_machine_though_a_job_with_a_reboot_gets_none(world: World) -> None:
+    """Slurm gives that job the node. The list leaves the machine out, and no other can be launched."""
+    job = run(world, 1, 20)
+    record = machine(world, job)
+    world.slurm.suspend(job.id)
+    world.cloud.empty, world.cloud.error = True, ErrorClass.QUOTA
+    other = world.slurm.submit(1, 10, reboot=True)
+    assert world.until(lambda: any("launched nothing" in line for line in world.lines), 20)
+    assert other.nodes == job.nodes
+    world.step(10)
+    assert (job.state, record.lives) == ("SUSPENDED", True), world.story()
+    world.cloud.calm()
+    world.slurm.resume(job.id)
+    rest(world)
+    assert (job.state, job.restarts, other.state) == ("COMPLETED", 0, "COMPLETED"), world.story()
 
 
 def test_a_suspended_job_keeps_its_machine(world: World) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from node.design.model import Partition
+from node.elastic import plan, rules
 from node.elastic.driver import MachineState
+from node.elastic.failures import ErrorClass
 from node.elastic.rules import AT_RISK, TAKEN
 from node.elastic.view import REASON_PREFIX
 from node.slurm.control import SlurmError
@@ -206,6 +209,71 @@ def test_a_lagging_list_ends_nothing_though_the_daemon_starts_anew(tmp_path: Pat
         world.kill()
         rest(world, 900)
         assert (job.state, world.wrongs) == ("COMPLETED", [])
+
+
+# What becomes of a launch that is repeated because the lists have left a node's machine out.
+REPEATED: dict[str, Callable[[World], object]] = {
+    "its name is in use": lambda world: None,
+    "the cloud refuses": lambda world: setattr(world.cloud, "error", ErrorClass.UNAVAILABLE),
+    "the cloud does not answer": lambda world: setattr(world.cloud, "unreachable", True),
+    "the daemon is killed as it begins": lambda world: setattr(world, "kill_at", len(world.calls) + 1),
+}
+
+
+@pytest.mark.parametrize("fails", REPEATED)
+@pytest.mark.parametrize("latency", [0.0, 15.0])
+def test_a_machine_that_lists_left_out_while_it_booted_keeps_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, latency: float
+) -> None:
+    """The launch counts as lost and is repeated. Then the machine registers, and is in the list again."""
+    monkeypatch.setattr(plan, "VANISHED", dataclasses.replace(rules.VANISHED, grace=rules.GracePeriod.LAUNCH))
+    with World(tmp_path / "lib").running() as world:
+        world.cloud.boot_delay = 25.0
+        job = world.slurm.submit(1, 60, requeue=False)
+        assert world.until(lambda: job.state == "CONFIGURING" and world.cloud.living(), 10)
+        world.step(3)
+        world.cloud.empty, world.latency = True, latency
+        assert world.until(lambda: any(rules.VANISHED.reason in line for line in world.lines), 20)
+        REPEATED[fails](world)
+        world.until(lambda: job.state == "RUNNING", 30)
+        world.cloud.calm()
+        world.step(20)
+        world.latency = 0.0
+        rest(world)
+        assert (job.state, world.wrongs) == ("COMPLETED", []), world.story()
+
+
+@pytest.mark.parametrize("unique", [True, False], ids=["unique names", "names twice"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_list_that_leaves_a_booting_machine_out_leads_to_no_second_one(
+    tmp_path: Path, unique: bool, restarts: bool
+) -> None:
+    """When the second one registered, Slurm would take the node for rebooted, and end its job."""
+    with World(tmp_path / "lib", unique=unique).running() as world:
+        world.cloud.boot_delay = 25.0
+        job = world.slurm.submit(2, 60, requeue=False)
+        assert world.until(lambda: job.state == "CONFIGURING" and world.cloud.living(), 10)
+        world.step(3)
+        if restarts:
+            world.kill()
+        world.cloud.empty = True
+        assert world.until(lambda: job.state == "RUNNING", 40)
+        world.cloud.calm()
+        assert len(world.cloud.records) == 2, world.story()
+        rest(world)
+        assert (job.state, world.wrongs) == ("COMPLETED", []), world.story()
+
+
+def test_lists_that_begin_to_lag_leave_out_new_machines_alone(world: World) -> None:
+    """The simulation hid others too. The ledger took them for ended, and the budget for unspent."""
+    run(world)
+    world.cloud.lag = 50.0
+    world.step(3)
+    world.slurm.submit(1, 10)
+    world.step(3)
+    listed, living = world.cloud.list(), world.cloud.living()
+    assert [machine.id for machine in listed] == [record.id for record in living[:1]]
+    assert len(living) == 2
 
 
 # --- preemption ------------------------------------------------------------------------------------------

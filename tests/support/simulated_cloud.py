@@ -32,6 +32,7 @@ class Record:
 
     Attributes:
         dead: When it ended; `None` means it is alive.
+        listed: Whether a listing has shown it. No lag hides it any more.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Record:
     taken_at: float | None = None
     ends_at: float | None = None
     dead: float | None = None
+    listed: bool = False
 
     @property
     def lives(self) -> bool:
@@ -62,7 +64,7 @@ class SimulatedCloud(Driver):
         error: The class of every launch's failure.
         unreachable: Whether no call is answered.
         empty, halved: How listings are wrong.
-        lag: Seconds for which a new machine is in no listing.
+        lag: Seconds for which a new machine is in no listing. What was listed stays listed.
         slowness: Seconds that a listing takes.
         unique: Whether a name is given once, as on the local stack and Google Cloud; otherwise as on EC2.
         mute: How many of the next machines never register; `broken`: how many boots fail.
@@ -169,9 +171,11 @@ class SimulatedCloud(Driver):
         self.sleep(self.slowness)
         if self.empty:
             return []
-        shown = [r for r in self.records.values() if self._clock() >= r.asked + self.lag]
+        shown = [r for r in self.records.values() if r.listed or self._clock() >= r.asked + self.lag]
         if self.halved:
             shown = shown[: len(shown) // 2]
+        for record in shown:
+            record.listed = True
         return [
             Machine(
                 r.id,

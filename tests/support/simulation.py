@@ -183,7 +183,7 @@ class World:
         self.daemon = Elastic(made, mortal(self.slurm, self), mortal(self.cloud, self), self.folder)
         self.daemon.launcher._budget._now = self.clock.time
         self.daemon.capacity_limiter._pools._news = mock.Mock(spec=threading.Event, set=self._wake)
-        self._requests = [{**request, "late": True} for request in self._spool]
+        self._requests = [{**request, "spooled": True} for request in self._spool]
         self._spool = []
 
     def kill(self) -> None:
