@@ -115,8 +115,18 @@ class Elastic:
         )
         nodes = [node for partition in settings.design.partitions for node in partition.nodes()]
         self._history = NodeHistory(lib / history.FILE, nodes)
-        # The first one reads all of Slurm and of the cloud; some of the others use what it has read.
-        self._steps = (
+        self._steps = self._look_steps()
+        self._shared_status = Shared(self.status)
+        self._disks = Disks(Folders(settings))
+        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
+
+    def _look_steps(self) -> tuple[Step, ...]:
+        """Return the steps of a look, in their order.
+
+        The first one reads all of Slurm and of the cloud; some of the others use what it has read.
+        """
+        return (
             Step("reconcile", "makes nodes and machines agree", self.reconciler.once),
             Step("history", "records the changes of nodes", self._record_history),
             Step(
@@ -135,10 +145,6 @@ class Elastic:
             Step("requeue-cleanup", "has Slurm clean up after requeued jobs", self._requeue_cleanup.once),
             Step("topology", "tells Slurm where machines are", self._topology.once),
         )
-        self._shared_status = Shared(self.status)
-        self._disks = Disks(Folders(settings))
-        self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._ending = ThreadPoolExecutor(TERMINATE_THREADS, thread_name_prefix="terminate")
 
     # --- requests ----------------------------------------------------------------------------------------
 
