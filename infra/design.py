@@ -17,7 +17,7 @@ from infra.config.hosts import OwnImageConfig
 from infra.config.partitions import AwsPartition, GcpPartition, PartitionConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
-from node.design import accelerators, containers, model, time_limits
+from node.design import accelerators, containers, model, sharing, time_limits
 from node.design.batch import Batch
 from node.design.containers import Package
 from node.design.health import Health
@@ -96,6 +96,9 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         local=local_cloud(local),
         batch=batch,
         aws=_of_aws(cluster),
+        accounts=_shared(sharing.Account, cluster.accounts),
+        users=_shared(sharing.User, cluster.users),
+        qos=_shared(sharing.Qos, cluster.qos),
         tags=dict(cluster.tags),
         trains=_trains(config),
         requirements=config.benchmark.requirements if config.benchmark and _trains(config) else None,
@@ -268,6 +271,9 @@ def _partition(
         reservations=reserved if len(reserved) > 1 else (),
         time_limit=slurm_time(partition.time_limit),
         exclusive=partition.exclusive,
+        allow_accounts=tuple(partition.allow_accounts),
+        allow_qos=tuple(partition.allow_qos),
+        qos=partition.qos,
         default=default,
         image=_image_id(partition.image),
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
@@ -302,6 +308,11 @@ def _section(kind: type[T], given: Section, **computed: Any) -> T:
     names = {field.name for field in fields(cast(Any, kind))} - computed.keys()
     made: Any = codec.from_json(kind, given.model_dump(include=names))
     return cast(T, replace(made, **computed))
+
+
+def _shared(kind: type[T], given: Sequence[Section]) -> tuple[T, ...]:
+    """Return accounts, users or QOS of the design, whose fields have the stack file's names."""
+    return tuple(_section(kind, item) for item in given)
 
 
 def _sockets(sockets: int, cpus: int) -> int:
@@ -352,6 +363,8 @@ def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -
         timers = model.SlurmSettings(resume_timeout=longest)
     given = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
     given["accounting"] = accounting.is_on(cluster, facts)
+    if given["accounting"] and (cluster.accounts or cluster.users or cluster.qos):
+        given.setdefault("priority", {})
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | given)
 
 

@@ -25,6 +25,7 @@ from infra.config.hosts import AccessConfig, ControllerConfig, ImageConfig, Logi
 from infra.config.jobs import BatchConfig
 from infra.config.network import NetworkConfig
 from infra.config.partitions import PartitionConfig
+from infra.config.sharing import AccountConfig, QosConfig, UserConfig
 from infra.config.slurm import PackageConfig, SlurmConfig
 from infra.config.storage import StorageConfig
 from infra.effects import Kind, Outcome, effect
@@ -273,6 +274,15 @@ class ClusterConfig(Section):
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="What it may spend.")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="Its network.")
     slurm: SlurmConfig = Field(default_factory=SlurmConfig, description="Slurm's timers.")
+    accounts: Annotated[list[AccountConfig], effect(Kind.LIVE)] = Field(
+        default_factory=list, description="Accounts of Slurm, with shares and limits."
+    )
+    users: Annotated[list[UserConfig], effect(Kind.LIVE)] = Field(
+        default_factory=list, description="Users, with their accounts."
+    )
+    qos: Annotated[list[QosConfig], effect(Kind.LIVE)] = Field(
+        default_factory=list, description="Quality-of-service levels of jobs."
+    )
     aws: AwsConfig | None = Field(None, description="Settings of the whole cluster that only AWS has.")
     local: LocalConfig | None = Field(None, description="The local cloud's behaviour (provider local).")
     batch: Annotated[

@@ -20,6 +20,7 @@ from infra.config.fields import (
 )
 from infra.config.hosts import OwnImageConfig
 from infra.config.overrides import InstanceTemplateOverrides, LaunchTemplateOverrides
+from infra.config.sharing import SlurmName
 from infra.config.storage import Gp3Config
 from infra.effects import Kind, Outcome, effect
 
@@ -172,6 +173,15 @@ class PartitionConfig(Section):
         description='Longest run of a job, in quotes and as Slurm reads it: "24:00:00" (hours, minutes, '
         'seconds), "2-12" (days and hours), "90" (minutes), or "INFINITE". Two parts ("24:00") are refused, '
         "which Slurm reads as minutes and seconds.",
+    )
+    allow_accounts: Annotated[list[SlurmName], effect(Kind.LIVE)] = Field(
+        default_factory=list, description="Accounts whose jobs may run here; empty: all."
+    )
+    allow_qos: Annotated[list[SlurmName], effect(Kind.LIVE)] = Field(
+        default_factory=list, description="QOS whose jobs may run here; empty: all."
+    )
+    qos: Annotated[SlurmName | None, effect(Kind.LIVE)] = Field(
+        None, description="QOS whose limits hold for all jobs here (a partition QOS)."
     )
     exclusive: Annotated[bool, effect(Kind.LIVE)] = Field(
         False, description="Whether a job never shares its nodes with another job."

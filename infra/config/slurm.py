@@ -15,7 +15,9 @@ from infra.config.fields import (
     Day,
     Section,
 )
+from infra.config.sharing import PriorityConfig, SlurmName
 from infra.effects import Kind, Outcome, effect
+from node.design.sharing import DEFAULT_ACCOUNT
 
 ORIGIN = effect(
     clouds=Outcome(Kind.NEVER, "heads and nodes have one Slurm: down, then up"),
@@ -122,6 +124,20 @@ class SlurmConfig(SlurmOriginConfig):
         "slurm.repository; false on process machines, where it takes 70 MiB of memory, about 7 s of the "
         "controller's first start and 2 s of each further one, and the first `up` installs slurmdbd and "
         "MariaDB where they are missing.",
+    )
+    default_account: Annotated[SlurmName, effect(Kind.LIVE)] = Field(
+        DEFAULT_ACCOUNT,
+        description="With accounting: the account of users for whom `users` says none.",
+    )
+    exclusive_accounts: Annotated[bool, effect(Kind.LIVE)] = Field(
+        False,
+        description="true: `up` takes away accounts, users and QOS that people added with sacctmgr; false: "
+        "they stay, and are shown.",
+    )
+    priority: Annotated[PriorityConfig | None, effect(Kind.LIVE)] = Field(
+        None,
+        description="Order jobs by fair shares, QOS and age, with accounting; null: by these weights where "
+        "there are `accounts`, `users` or `qos`, and else by submission.",
     )
     accept_unmaintained: Annotated[Day | None, effect(Kind.NOTHING, design=())] = Field(
         None,

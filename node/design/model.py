@@ -15,6 +15,7 @@ from node.design.batch import Batch
 from node.design.containers import Containers, Package
 from node.design.health import Health, JobScript
 from node.design.local_cloud import CloudBehaviour
+from node.design.sharing import DEFAULT_ACCOUNT, Account, Priority, Qos, User
 from node.design.sites import AwsSite, CloudSite, GcpSite, LocalSite, MountSource
 from node.design.storage import Gp3, Mount
 
@@ -117,6 +118,8 @@ class Partition:
         placement: none | cluster
         reservations: AWS: ids or ARNs of several capacity reservations, of which the stack makes one group.
         time_limit: The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE.
+        allow_accounts: Accounts whose jobs may run here; empty means all.
+        qos: The partition QOS.
         price_hour: USD for each node and hour; `None` if the snapshot knows no price.
         disk_gib: The node's root disk; 0 for processes, which have none.
         sockets: Slurm's sockets, by which the node's CPUs are divided.
@@ -142,6 +145,9 @@ class Partition:
     reservations: tuple[str, ...] = ()
     time_limit: str = "INFINITE"
     exclusive: bool = False
+    allow_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    qos: str | None = None
     default: bool = False
     image: str | None = None
     price_hour: float | None = None
@@ -258,6 +264,9 @@ class SlurmSettings:
         suspend_timeout: How long a power-down may take.
         resume_timeout: How long a node may take from its launch to its registration.
         slurmd_timeout: How long a slurmd may not answer before its node is DOWN.
+        default_account: The account of users who have none.
+        exclusive_accounts: Whether accounts, users and QOS that people added are taken away.
+        priority: The weights of priority/multifactor; `None` means jobs are ordered by submission.
         source: The distribution whose source package of Slurm the images are built from: debian-13.
         packages: Packages of Slurm, instead of the distribution's.
         repository: An apt repository with packages of Slurm, instead of the distribution's.
@@ -269,6 +278,9 @@ class SlurmSettings:
     slurmd_timeout: int = 60
     reconcile_interval: float = 30.0
     accounting: bool = False
+    default_account: str = DEFAULT_ACCOUNT
+    exclusive_accounts: bool = False
+    priority: Priority | None = None
     prolog: JobScript | None = None
     epilog: JobScript | None = None
     source: str | None = None
@@ -389,6 +401,9 @@ class ClusterDesign:
     local: CloudBehaviour = field(default_factory=CloudBehaviour)
     batch: Batch | None = None
     aws: AwsSettings = field(default_factory=AwsSettings)
+    accounts: tuple[Account, ...] = ()
+    users: tuple[User, ...] = ()
+    qos: tuple[Qos, ...] = ()
     tags: dict[str, str] = field(default_factory=dict)
     trains: bool = True
     requirements: str | None = None

@@ -168,6 +168,9 @@ def test_timers_of_the_stack_file_win() -> None:
     slurm = made("local", {"slurm": own | {"reconcile_interval": 0.5}}).slurm
     assert to_json(slurm) == own | {
         "reconcile_interval": 0.5,
+        "default_account": "users",
+        "exclusive_accounts": False,
+        "priority": None,
         "prolog": None,
         "epilog": None,
         "source": None,

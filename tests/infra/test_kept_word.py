@@ -143,8 +143,9 @@ def test_settings_that_version_1_has_published_are_read() -> None:
         before, now = documents[name], json.loads(json.dumps(to_json(settings)))
         assert now["site"] == before["site"]
         for was, part in zip(before["design"]["partitions"], now["design"]["partitions"], strict=True):
-            assert part | was == was | {"aws": part["aws"], "gcp": part["gcp"]}
-            assert len(part) > 15
+            kept = part.keys() & was.keys() - {"aws", "gcp"}
+            assert {key: part[key] for key in kept} == {key: was[key] for key in kept}
+            assert len(kept) > 15
 
 
 @pytest.mark.parametrize("design", [None, [], {"provider": "aws", "partitions": [7]}, {"partitions": [{}]}])

@@ -1,0 +1,118 @@
+"""What a team shares, in the design: accounts, users, quality-of-service levels, and priorities of jobs.
+
+Names are Slurm's (sacctmgr(1), slurm.conf(5)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DEFAULT_ACCOUNT = "users"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of an account, a user or a QOS; `None` and empty mean no limit.
+
+    Attributes:
+        grp_tres: TRES -> count, of all running jobs together; memory in MiB.
+        max_wall: The longest time limit, in Slurm's notation.
+        max_jobs: Running jobs of each user; of accounts and users.
+        max_tres_per_user: Of a QOS, as are all that follow.
+    """
+
+    grp_tres: dict[str, int] = field(default_factory=dict)
+    grp_jobs: int | None = None
+    grp_submit: int | None = None
+    max_tres_per_job: dict[str, int] = field(default_factory=dict)
+    max_wall: str | None = None
+    max_jobs: int | None = None
+    max_submit: int | None = None
+    max_tres_per_user: dict[str, int] = field(default_factory=dict)
+    max_tres_per_account: dict[str, int] = field(default_factory=dict)
+    max_jobs_per_user: int | None = None
+    max_submit_per_user: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountBudget:
+    """What the nodes of an account's jobs may cost; `None` means no limit."""
+
+    max_usd: float | None = None
+    max_hours: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An account of Slurm.
+
+    Attributes:
+        parent: The account it belongs to; `None` means root.
+        shares: Its share beside its siblings (fairshare).
+    """
+
+    name: str
+    description: str | None = None
+    parent: str | None = None
+    shares: int = 1
+    qos: tuple[str, ...] = ()
+    default_qos: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    budget: AccountBudget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the cluster.
+
+    Attributes:
+        account: The account of jobs that name none; `None` means the cluster's default account.
+        admin_level: none | operator | administrator
+        id: The number of the user and of their own group; `None` where the stack does not make the user.
+    """
+
+    name: str
+    account: str | None = None
+    accounts: tuple[str, ...] = ()
+    shares: int = 1
+    qos: tuple[str, ...] = ()
+    default_qos: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    admin_level: str = "none"
+    id: int | None = None
+    groups: tuple[str, ...] = ()
+    ssh_keys: tuple[str, ...] = ()
+    sudo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """A quality of service.
+
+    Attributes:
+        preempts: QOS whose jobs make way for its jobs.
+        preempt_mode: requeue | cancel; `None` means the cluster's, requeue.
+    """
+
+    name: str
+    description: str | None = None
+    priority: int = 0
+    preempts: tuple[str, ...] = ()
+    preempt_mode: str | None = None
+    grace_seconds: int = 0
+    usage_factor: float = 1.0
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """The weights of priority/multifactor, and its times in Slurm's notation."""
+
+    decay_half_life: str = "7-00:00:00"
+    calc_period: str = "00:05:00"
+    fairshare: int = 100000
+    qos: int = 1000000
+    age: int = 10000
+    max_age: str = "7-00:00:00"
+    job_size: int = 0
+    partition: int = 0
