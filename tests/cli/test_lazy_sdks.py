@@ -57,16 +57,18 @@ assert "NatGateway" in dir(aws.ec2) and not hasattr(aws.ec2, "Nothing")
 space = {}
 exec("from pulumi_aws.sqs import *", space)
 assert space["Queue"] is aws.sqs.Queue and "get_queue" in space
-print(len(set(dir(aws.ec2)) - {"_owners"}), "dill" in sys.modules and callable(sys.modules["dill"].dumps))
+print(len(set(dir(aws.ec2))), "dill" in sys.modules and callable(sys.modules["dill"].dumps))
 """
     assert run(code).split()[1] == "True"
 
 
-@pytest.mark.parametrize("sdk", ["pulumi_command", "pulumi_aws.ec2", "pulumi_gcp.storage"])
-def test_a_package_has_the_same_names(sdk: str) -> None:
+@pytest.mark.parametrize(
+    "sdk", ["pulumi_command", "pulumi_aws.ec2", "pulumi_gcp.storage", "pulumi_aws.ec2.instance"]
+)
+def test_a_module_has_the_same_names(sdk: str) -> None:
     code = (
         f"import importlib, types\npackage = importlib.import_module({sdk!r})\n"
-        "own = {'_owners', '__class__', '__getattr__', '__setattr__', '__dir__'}\n"
+        "own = {'__class__', '__getattr__', '__setattr__', '__dir__'}\n"
         "for name in sorted(set(dir(package)) - own):\n"
         "    value = getattr(package, name)\n"
         "    if not name.startswith('__'):\n"
@@ -81,6 +83,12 @@ def test_a_package_has_the_same_names(sdk: str) -> None:
     ("package", "module"),
     [
         ("from .one import *\nuses = One", "__all__ = ['One']\nclass One: pass\n"),
+        (
+            "import pulumi\nfrom .one import *\nclass Own(pulumi.runtime.ResourcePackage):\n"
+            "  version = lambda self: None\n  construct_provider = None\n"
+            "pulumi.runtime.register_resource_package('own', Own())\nuses = One",
+            "__all__ = ['One']\nclass One: pass\n",
+        ),
         ("from .one import *", "names = ['One']\n__all__ = names\nclass One: pass\n"),
         ("from .one import *", "__all__ = ['One'] + []\nclass One: pass\n"),
         ("from .one import *", "class One: pass\n"),
@@ -98,6 +106,114 @@ def test_a_package_of_another_form_is_imported_as_usual(tmp_path: Path, package:
     (folder / "one.py").write_text(module)
     code = "import pulumi_command\nprint('One' in vars(pulumi_command), pulumi_command.One.__name__)"
     assert run(code, path=tmp_path).split() == ["True", "One"]
+
+
+def test_a_class_is_that_of_the_usual_import() -> None:
+    code = """
+import importlib, inspect
+from pulumi import _types
+def shown(value):
+    if isinstance(value, frozenset):
+        return repr(sorted(value))
+    is_function = inspect.isfunction(value)
+    return f"function {value.__qualname__} {value.__annotations__}" if is_function else repr(value)
+for part in ("ec2.instance", "ec2.get_ami", "s3._inputs", "s3.outputs", "iam._enums", "_utilities"):
+    module = importlib.import_module(f"pulumi_aws.{part}")
+    for name, cls in inspect.getmembers(module, inspect.isclass):
+        print(name, cls.__module__, cls.__qualname__, cls.__mro__, cls.__doc__)
+        print(_types._types_from_py_properties(cls))
+        own = {key: shown(value) for key, value in vars(cls).items() if key != "__init_subclass__"}
+        print(sorted((key, value.split(" at 0x")[0]) for key, value in own.items()))
+"""
+    shown = run(code)
+    assert "BucketCorsRuleArgs" in shown
+    assert shown == run(code, lazily=False)
+
+
+def test_a_class_is_made_when_its_name_is_used() -> None:
+    code = """
+import gc, threading, pulumi_aws as aws
+def made(part):
+    return {cls.__name__ for cls in gc.get_objects() if isinstance(cls, type) and part in cls.__name__}
+aws.ec2.LaunchTemplatePlacementArgs
+assert made("LaunchTemplate") == {"LaunchTemplatePlacementArgs"}
+aws.ec2.LaunchTemplate
+assert made("LaunchTemplate") == {"LaunchTemplatePlacementArgs", "LaunchTemplateArgs", "LaunchTemplate"}
+found = []
+threads = [threading.Thread(target=lambda: found.append(aws.ec2.InstanceType)) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found), len(set(map(id, found))))
+"""
+    assert run(code).split() == ["8", "1"]
+
+
+def test_a_class_of_a_program_has_the_types_of_its_bases() -> None:
+    """Pulumi evaluates the annotations with the names of the modules of all bases, the program's last."""
+    code = """
+import pulumi_aws as aws
+from pulumi import _types
+class Own(aws.s3.Bucket):
+    def __init_subclass__(cls, **keywords):
+        print(cls.__name__, keywords)
+class Further(Own, given=1):
+    pass
+class Arguments(aws.s3.BucketArgs):
+    pass
+class Result(aws.ec2.GetSubnetsResult):
+    pass
+for cls in (Own, Further, Arguments, Result):
+    print(_types._types_from_py_properties(cls))
+"""
+    shown = run(code)
+    for part in ("Further {'given': 1}", "CannedAcl", "BucketCorsRuleArgs", "GetSubnetsFilterResult"):
+        assert part in shown
+    assert shown == run(code, lazily=False)
+
+
+USES = {
+    "": True,
+    "def after(): return One.mark": True,
+    "class Two(One): pass": True,
+    "def after() -> One: ...": False,
+    "ALL = [One]": False,
+    "Other = One": False,
+    "One.more = 1": False,
+    "One = One()": False,
+    "print = One\nprint.mark": False,
+    "import functools\n@functools.singledispatch\nclass One: mark = 'one'": False,
+    "import functools\n@functools.total_ordering\nclass One:\n  mark = 'one'\n  __lt__ = None": False,
+    "class One: mark = 'one'": False,
+    "del One\nclass One: mark = 'one'": False,
+    "from pulumi import input_type\n@input_type\nclass One: mark = 'one'": False,
+    "class int: pass\nOne.value = int()": False,
+}
+"""What a module does with its class One -> whether the class can be made later."""
+
+
+def test_classes_that_a_module_uses_are_made_as_usual(tmp_path: Path) -> None:
+    folder = tmp_path / "pulumi_command"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .module0 import *\n")
+    one = "import pulumi\n\n__all__ = ['One']\n\n@pulumi.input_type\nclass One:\n    mark = 'one'\n"
+    for number, lines in enumerate(USES):
+        (folder / f"module{number}.py").write_text(one + lines)
+    code = f"""
+import importlib, pulumi_command
+for number in range({len(USES)}):
+    one = importlib.import_module(f"pulumi_command.module{{number}}")
+    lazy = 'One' not in vars(one)
+    print(one.One.mark, type(one.One).__name__, one.pulumi.__file__)
+    print(sorted(set(dir(one)) - {{'__class__', '__dir__', '__getattr__', '__setattr__'}}))
+    print(one.after() if 'after' in vars(one) else '', one.Two.mark if 'Two' in dir(one) else '')
+    print(lazy if type(pulumi_command) is not type(importlib) else '')
+"""
+    found = run(code, path=tmp_path).splitlines()
+    assert dict(zip(USES, found[3::4], strict=True)) == {lines: str(lazy) for lines, lazy in USES.items()}
+    found[3::4] = [""] * len(USES)
+    assert found == run(code, path=tmp_path, lazily=False).splitlines()
 
 
 def test_the_types_of_resources_are_registered() -> None:
