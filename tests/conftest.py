@@ -23,12 +23,7 @@ from tests.support import coverage, other_slurm, signals  # noqa: E402
 pytest_plugins = ["tests.support.accounts", "tests.support.left_clusters"]
 # This comes before any import of the code that is measured, and so before the next line.
 coverage.keep_probes()
-from cli.engine import lazy_sdks  # noqa: E402
 from tests.support import caller, sentences  # noqa: E402
-
-# Each worker imports the SDKs of both clouds, and a test uses a few of their classes, which are those of the
-# usual import (tests/cli/test_lazy_sdks.py). This comes before any import of an SDK.
-lazy_sdks.install()
 
 # Our children would inherit the signals that `nohup`, or a script that starts us in the background, ignores.
 signals.reset()
