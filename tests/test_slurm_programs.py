@@ -33,6 +33,7 @@ STARTERS = {
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
     "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
     "cli/changes/closing.py": "the same",
+    "node/bootstrap/vm/login_enrolment.py": "PAM's program: environment.words",
 }
 WORDS = {
     # Names that start nothing.
@@ -113,6 +114,10 @@ ANSWERS = {
         "scontrol ping": "` UP`, of a host that the stack file names",
     },
     "node/backup/restore.py": {"scontrol show": "NEXT_JOB_ID, FirstJobId: numbers of slurmctld's"},
+    "node/accounting/enrolment.py": {
+        "squeue": "%u alone, a line each: users that the controller knows",
+        "sacct": "User alone, the same",
+    },
     "node/bootstrap/accounting.py": {"sacctmgr show": "names of clusters, which slurmdbd checks"},
     "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
     "node/logs/find.py": {"squeue": "--version: the release"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from node.accounting import enrolment
 from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.own_mariadb import start_mariadb
@@ -18,6 +19,7 @@ CONF = """\
 AuthType=auth/munge
 {auth}{listens}DbdHost=localhost
 DbdPort={port}
+Parameters=PreserveCaseUser
 SlurmUser={user}
 StorageType=accounting_storage/mysql
 StorageHost=localhost
@@ -84,6 +86,7 @@ def start(context: Context, before_slurmdbd: Callable[[Context], None] | None = 
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
     _register_cluster(context)
+    enrolment.enrol(context)
     return "slurmdbd"
 
 
