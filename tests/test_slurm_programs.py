@@ -33,6 +33,7 @@ STARTERS = {
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
     "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
     "cli/changes/closing.py": "the same",
+    "cli/changes/accounts.py": "the same",
     "node/bootstrap/vm/login_enrolment.py": "PAM's program: environment.words",
 }
 WORDS = {
@@ -108,6 +109,10 @@ ANSWERS = {
     "cli/changes/jobs.py": {
         "squeue": "marks: LISTED; wait_line reads ids, states and nodes",
         "scontrol show": "names and options of partitions, which only administrators write",
+    },
+    "cli/changes/accounts.py": {
+        "scontrol show": "AccountingStorageEnforce, which slurm.conf has",
+        "sacctmgr list": "accounts, users and QOS, which only administrators name",
     },
     "cli/changes/closing.py": {
         "scontrol show": "State= of a partition, which only administrators write",
@@ -201,6 +206,7 @@ READ: dict[str, list[fields.Fields]] = {
     "node/logs/job_output.py": [fields.OUTPUT],
     "node/slurm/control.py": [fields.DEPENDENCY],
     "cli/changes/jobs.py": [fields.LISTED],
+    "cli/changes/accounts.py": [fields.ACCOUNTED],
 }  # fmt: skip
 """File -> the tables whose fields it reads."""
 MAPPINGS = {"field", "fields", "texts", "details"}
