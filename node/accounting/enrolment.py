@@ -36,18 +36,21 @@ def sacctmgr_of(context: Context) -> Sacctmgr:
     return Sacctmgr(run, context.settings.design.name)
 
 
-def enrol(context: Context) -> None:
+def enrol(context: Context, *, is_new: bool) -> None:
     """Make the default account, and add all users to it who are known before slurmctld starts.
 
-    Where the account is new, accounts have not been enforced before, so whoever had a job is added, too: a
-    directory need not list its users.
+    Where the account is new and the cluster is not, accounts have not been enforced before. So whoever had a
+    job is added, too: a directory need not list its users.
+
+    Args:
+        is_new: Whether slurmdbd has no records of this cluster.
     """
     sacctmgr, account = sacctmgr_of(context), context.settings.design.slurm.default_account
     known = sacctmgr.associations()
     names = _local_users(context)
     if account not in {one.account for one in known}:
         sacctmgr.add_account(account, DESCRIPTION)
-        names += _users(context, lambda: _records(context))
+        names += [] if is_new else _users(context, lambda: _records(context))
     _add(sacctmgr, account, {one.user for one in known}, names)
 
 

@@ -85,17 +85,22 @@ def start(context: Context, before_slurmdbd: Callable[[Context], None] | None = 
         )
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
-    _register_cluster(context)
-    enrolment.enrol(context)
+    is_new = _register_cluster(context)
+    enrolment.enrol(context, is_new=is_new)
     return "slurmdbd"
 
 
-def _register_cluster(context: Context) -> None:
-    """Register the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
+def _register_cluster(context: Context) -> bool:
+    """Register the cluster with slurmdbd, because slurmctld refuses to start otherwise.
+
+    Returns:
+        Whether slurmdbd did not know it.
+    """
     name = context.settings.design.name
     known = context.slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster",
         attempts=ATTEMPTS, pause=PAUSE_SECONDS,
     )  # fmt: skip
-    if name.lower() not in known.lower().split():
+    if is_new := name.lower() not in known.lower().split():
         context.slurm("sacctmgr", "--immediate", "add", "cluster", name)
+    return is_new

@@ -44,7 +44,7 @@ def controller(
     monkeypatch.setattr(daemons, "check_port", lambda _context, port: run("see", str(port)))
     monkeypatch.setattr(daemons, "wait", lambda what, *_rest: run("wait", what))
     # test_enrolment.py has what follows.
-    monkeypatch.setattr(enrolment, "enrol", lambda _context: run("enrol"))
+    monkeypatch.setattr(enrolment, "enrol", lambda _context, *, is_new: run("enrol", str(is_new)))
     return context, run
 
 
@@ -67,7 +67,7 @@ def test_on_a_cloud_slurmdbd_is_there_before_slurmctld(
         "wait slurmdbd",
         ASKED,
         ADDED,
-        "enrol",
+        "enrol True",
     ]
     sql = run.options[1]["stdin"]
     assert "IDENTIFIED VIA unix_socket" in sql
@@ -103,7 +103,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
         "see 6819",
         "wait slurmdbd",
         ASKED,
-        "enrol",
+        "enrol False",
     ]
     database, dbd = started(context)
     assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", None), ("slurmdbd", None)]

@@ -47,11 +47,13 @@ def added(run: Recorder) -> list[str]:
     return run.having("add", "user")
 
 
-def test_a_new_cluster_has_the_account_and_its_users(controller: tuple[Context, Recorder]) -> None:
+def test_where_accounts_were_not_enforced_all_users_get_the_account(
+    controller: tuple[Context, Recorder],
+) -> None:
     context, run = controller
     run.answer(LIST, NEW)
     run.answer("sacct ", "ada\nfar\ngone\n\n")
-    enrolment.enrol(context)
+    enrolment.enrol(context, is_new=False)
     assert run.calls == [
         f"{LIST} format=account,user cluster=t",
         "sacctmgr --immediate add account users cluster=t "
@@ -62,10 +64,18 @@ def test_a_new_cluster_has_the_account_and_its_users(controller: tuple[Context, 
     ]
 
 
+def test_a_new_cluster_has_no_records_to_read(controller: tuple[Context, Recorder]) -> None:
+    context, run = controller
+    run.answer(LIST, NEW)
+    enrolment.enrol(context, is_new=True)
+    assert not run.having("sacct")
+    assert added(run) == ["sacctmgr --immediate add user ada,grace,slurm cluster=t account=users"]
+
+
 def test_a_second_boot_writes_nothing(controller: tuple[Context, Recorder]) -> None:
     context, run = controller
     run.answer(LIST, f"{MADE}users|ada\nresearch|grace\nusers|slurm\n")
-    enrolment.enrol(context)
+    enrolment.enrol(context, is_new=False)
     assert len(run.calls) == 1
 
 
@@ -73,7 +83,7 @@ def test_the_boot_goes_on_without_the_records(controller: tuple[Context, Recorde
     context, run = controller
     run.answer(LIST, NEW)
     run.fail("sacct")
-    enrolment.enrol(context)
+    enrolment.enrol(context, is_new=False)
     assert added(run) == ["sacctmgr --immediate add user ada,grace,slurm cluster=t account=users"]
 
 
@@ -93,7 +103,7 @@ def test_on_process_machines_only_the_owner_submits(controller: tuple[Context, R
     context.settings = dataclasses.replace(context.settings, design=design)
     context.folders = dataclasses.replace(context.folders, settings=context.settings)
     run.answer(LIST, MADE)
-    enrolment.enrol(context)
+    enrolment.enrol(context, is_new=False)
     owner = pwd.getpwuid(os.getuid()).pw_name
     if owner != "root":  # slurmdbd has root's association from the beginning
         assert added(run) == [f"sacctmgr --immediate add user {owner} cluster=t account=users"]
