@@ -7,6 +7,7 @@ default account, but none that somebody has invented.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -20,8 +21,12 @@ from node.slurm.fields import ACCOUNTED
 
 _FREE = "accounts-are-free"
 _ASSOCIATION = "association="
+_BEFORE = "accounts-of-before"
+"""slurmctld has known accounts. Where there is no accounting now, nobody can ask which."""
 NORMAL = "normal"
 """The QOS that slurmdbd has from the beginning, and gives to all."""
+ROOT = "root"
+"""The user that slurmdbd has from the beginning, in the account of this name."""
 _NONE = ("", "(null)")
 Held = dict[tuple[str, str], frozenset[str]]
 """(account, user) -> the QOS that the association has; the user of an account's own association is empty."""
@@ -36,12 +41,18 @@ class Waiting(NamedTuple):
     qos: str
 
 
-def question(cluster: str) -> str:
-    """Return a shell line that says who has which account, and who waits; nothing where Slurm enforces it."""
+def question(cluster: str, state: str, prefix: str) -> str:
+    """Return a shell line that says who has which account, and who waits; nothing where Slurm enforces it.
+
+    Args:
+        state: slurmctld's folder.
+        prefix: What gives the rights to look into it.
+    """
     return (
         "scontrol show config | grep -q '^AccountingStorageEnforce *= none' || exit 0; "
         f"echo {_FREE}; sacctmgr --noheader --parsable2 list association cluster={cluster} "
         f"format=account,user,qos 2>/dev/null | sed 's/^/{_ASSOCIATION}/'; "
+        f"{prefix}test ! -e {shlex.quote(f'{state}/assoc_mgr_state')} || echo {_BEFORE}; "
         f"{jobs.listing(ACCOUNTED, '--states=PENDING')}"
     )
 
@@ -62,6 +73,8 @@ def locked_out(text: str, design: ClusterDesign) -> list[str]:
     for line in (line.removeprefix(_ASSOCIATION) for line in before if line.startswith(_ASSOCIATION)):
         account, user, qos = (*line.split("|"), "", "")[:3]
         held[account, user] = frozenset(qos.split(","))
+    if not held and _BEFORE in before:
+        return []
     waiting = [_waiting(record) for record in jobs.records(text, ACCOUNTED)]
     return [f"  job {job.id} ({job.user}): {why}" for job in waiting if (why := _missing(job, held, design))]
 
@@ -79,6 +92,8 @@ def _missing(job: Waiting, held: Held, design: ClusterDesign) -> str | None:
         return "Slurm's accounting cannot hold this name of a user"
     default = design.slurm.default_account
     given = {account: qos for (account, user), qos in held.items() if user == job.user}
+    if job.user == ROOT:
+        given.setdefault(ROOT, frozenset())
     for account, qos in _of_stack(job.user, design):
         given[account] = given.get(account, frozenset()) | qos | held.get((account, ""), frozenset())
     if not given:

@@ -121,7 +121,8 @@ class ClusterControl:
         Raises:
             NotUpError, UserError: As for `run`; or exit 3, there are such jobs.
         """
-        if lines := accounts.locked_out(self.ask(accounts.question(design.name), SECONDS), design):
+        question = accounts.question(design.name, self.state, self.prefix)
+        if lines := accounts.locked_out(self.ask(question, SECONDS), design):
             raise accounts.refusal(lines, design)
 
     def look(self, say: Callable[[str], None] = lambda _: None) -> tuple[closing.Found | None, list[Job]]:

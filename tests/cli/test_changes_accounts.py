@@ -82,6 +82,12 @@ def test_without_accounting_so_far_there_is_the_default_account_only() -> None:
     ]
 
 
+def test_what_was_before_accounting_was_turned_off_cannot_be_asked() -> None:
+    text = answer("1|ada|physics|normal", held="")
+    assert accounts.locked_out(f"accounts-of-before\n{text}", DESIGN) == []
+    assert accounts.locked_out(answer("1|root|root|normal", held=""), DESIGN) == []
+
+
 def test_no_question_is_answered_where_accounts_are_enforced() -> None:
     assert accounts.locked_out("some words of ~/.bashrc\n", DESIGN) == []
 
@@ -113,22 +119,28 @@ STAND_INS = {
 }
 
 
-@pytest.mark.parametrize(("enforced", "lines"), [("none", 4), ("associations,limits,qos", 0)])
-def test_the_shell_line(tmp_path: Path, enforced: str, lines: int) -> None:
+@pytest.mark.parametrize("enforced", ["none", "associations,limits,qos"])
+def test_the_shell_line(tmp_path: Path, enforced: str) -> None:
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ENFORCED": enforced}
-    done = subprocess.run(
-        ["/bin/sh", "-c", accounts.question("t")],
-        env=env, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    said = done.stdout.splitlines()
-    assert (
-        said[:lines][:3]
-        == ["accounts-are-free", "association=root||normal", "association=root|root|normal"][:lines]
-    )
-    if lines:
-        mark = said[3].removeprefix("mark=")
-        assert said[4] == f"%i{mark}f%u{mark}f%a{mark}f%q{mark}r"
+    (state := tmp_path / "the state").mkdir()
+
+    def asked() -> list[str]:
+        line = accounts.question("t", str(state), "")
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    if enforced != "none":
+        assert asked() == []
+        return
+    *said, mark, listed = asked()
+    assert said == ["accounts-are-free", "association=root||normal", "association=root|root|normal"]
+    mark = mark.removeprefix("mark=")
+    assert listed == f"%i{mark}f%u{mark}f%a{mark}f%q{mark}r"
+    (state / "assoc_mgr_state").touch()
+    assert asked()[3] == "accounts-of-before"
