@@ -22,8 +22,8 @@ AGENT_SECONDS = 60.0
 POLL_SECONDS = 0.5
 PAM = "etc/pam.d/sshd"
 PROGRAM = "usr/local/lib/slurm-stacks/first-login"
-# The line comes first: a later one has PAM read variables from a file of the user's, which would be those of a
-# program that runs as root.
+# The line comes first: a later one has PAM read variables from a file of the user's, and this program, which
+# runs as root, would have them.
 PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
 PROGRAM_TEXT = (
     """\
