@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from email import message_from_string
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 import yaml
@@ -20,7 +20,7 @@ from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
-from node.bootstrap.vm import images, os_login, users
+from node.bootstrap.vm import images, login_enrolment, os_login, users
 from operations import login_lines
 from operations.aws import __main__
 from operations.local import system_packages
@@ -72,6 +72,7 @@ def texts() -> Iterator[tuple[str, str, str]]:
             instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
     yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield "enrol", "sh", login_enrolment.program_text("c", "users", PurePath("/etc/slurm/slurm.conf"))
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
         if proxy := access.ssh_proxy("eu-west-1", mode, "my key"):
@@ -136,6 +137,7 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/clouds/userdata.py",
         "operations/local/environment_paths.py",  # of two lines; a test runs what begins so
         "operations/local/system_packages.py",
+        "node/bootstrap/vm/login_enrolment.py",
         "node/bootstrap/vm/os_login.py",
         "workload/job_head.j2",
     }

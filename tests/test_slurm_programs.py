@@ -33,6 +33,8 @@ STARTERS = {
     "node/benchmark.py": "sbatch of the benchmark: environment.of_submitter",
     "cli/changes/jobs.py": "lines for a controller: ClusterControl.ask gives them environment.shell_line",
     "cli/changes/closing.py": "the same",
+    "cli/changes/accounts.py": "the same",
+    "node/bootstrap/vm/login_enrolment.py": "PAM's program: environment.words",
 }
 WORDS = {
     # Names that start nothing.
@@ -108,11 +110,19 @@ ANSWERS = {
         "squeue": "marks: LISTED; wait_line reads ids, states and nodes",
         "scontrol show": "names and options of partitions, which only administrators write",
     },
+    "cli/changes/accounts.py": {
+        "scontrol show": "AccountingStorageEnforce, which slurm.conf has",
+        "sacctmgr list": "accounts, users and QOS, which only administrators name",
+    },
     "cli/changes/closing.py": {
         "scontrol show": "State= of a partition, which only administrators write",
         "scontrol ping": "` UP`, of a host that the stack file names",
     },
     "node/backup/restore.py": {"scontrol show": "NEXT_JOB_ID, FirstJobId: numbers of slurmctld's"},
+    "node/accounting/enrolment.py": {
+        "squeue": "%u alone, a line each: users that the controller knows",
+        "sacct": "User alone, the same",
+    },
     "node/bootstrap/accounting.py": {"sacctmgr show": "names of clusters, which slurmdbd checks"},
     "node/bootstrap/daemons.py": {"scontrol ping": "` is UP`, of a host that the stack file names"},
     "node/logs/find.py": {"squeue": "--version: the release"},
@@ -196,6 +206,7 @@ READ: dict[str, list[fields.Fields]] = {
     "node/logs/job_output.py": [fields.OUTPUT],
     "node/slurm/control.py": [fields.DEPENDENCY],
     "cli/changes/jobs.py": [fields.LISTED],
+    "cli/changes/accounts.py": [fields.ACCOUNTED],
 }  # fmt: skip
 """File -> the tables whose fields it reads."""
 MAPPINGS = {"field", "fields", "texts", "details"}

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from cli.changes import closing, jobs, table
+from cli.changes import accounts, closing, jobs, table
 from cli.changes.closing import Holder
 from cli.changes.jobs import Job
 from cli.hints import hint
 from infra.effects import Kind
 from infra.errors import EXIT_REFUSED, NotUpError, UserError
+from node.design.model import ClusterDesign
 from node.elastic.reconfiguration import CLOSED
 from node.slurm import closing as closing_mark
 from node.slurm import environment, runtime
@@ -114,6 +115,16 @@ class ClusterControl:
             if name not in frozenset(partitions)
         }
 
+    def check_accounts(self, design: ClusterDesign) -> None:
+        """Refuse a design with which jobs that wait could never start, for what they name does not exist.
+
+        Raises:
+            NotUpError, UserError: As for `run`; or exit 3, there are such jobs.
+        """
+        question = accounts.question(design.name, self.state, self.prefix)
+        if lines := accounts.locked_out(self.ask(question, SECONDS), design):
+            raise accounts.refusal(lines, design)
+
     def look(self, say: Callable[[str], None] = lambda _: None) -> tuple[closing.Found | None, list[Job]]:
         """Return the mark that some command has left, and the jobs that have not ended. This changes nothing.
 
@@ -209,6 +220,9 @@ class Hold:
 
     Args:
         stack: The stack's name, for the command that opens them.
+
+    Attributes:
+        seen: The cluster's jobs at the last look.
     """
 
     def __init__(self, control: ClusterControl, stack: str, say: Callable[[str], None]) -> None:
@@ -219,6 +233,7 @@ class Hold:
         self._tries = 0
         self._former = ""
         self._unknown = False
+        self.seen: list[Job] = []
 
     def look(self) -> tuple[Mark | None, list[Job]]:
         """Return the mark of a command that was interrupted, and the cluster's jobs. This changes nothing.
@@ -227,10 +242,10 @@ class Hold:
             BusyError: The command is not interrupted: it works, on this machine or elsewhere.
             NotUpError, UserError: As for `ClusterControl.run`.
         """
-        there, present = self._control.look(self._say)
+        there, self.seen = self._control.look(self._say)
         closing.refuse_if_working(there, self._control.holder, self._stack)
         self._former = "" if there is None else there.mark.token
-        return None if there is None else there.mark, present
+        return None if there is None else there.mark, self.seen
 
     def take(self, state: str, spared: Iterable[str] = ()) -> list[Job]:
         """Take all partitions but some out of service, and return the cluster's jobs.
@@ -293,9 +308,11 @@ def check_changes(
     say: Callable[[str], None],
     *,
     replace: bool,
-    stack: str,
+    design: ClusterDesign,
 ) -> CheckedChanges:
     """Say what changes, and refuse what would end jobs or delete files, unless `replace` is set.
+
+    It also refuses if accounts that Slurm is about to enforce would keep waiting jobs from ever starting.
 
     This changes nothing but what an interrupted command has left out of service. What is returned takes the
     partitions that a change concerns out of service, looks for jobs again, and ends them.
@@ -303,15 +320,17 @@ def check_changes(
     Args:
         partitions: The partitions of the cluster that is up.
         replace: Make those changes too.
-        stack: The stack's name.
+        design: The cluster as the stack file has it.
 
     Raises:
         BusyError: Another command works on the cluster.
         UserError: Exit 3; a change is refused.
     """
-    command = hint("up", stack, "--replace")
-    hold = Hold(control, stack, say)
+    command = hint("up", design.stack, "--replace")
+    hold = Hold(control, design.stack, say)
     answers = hold.open_interrupted()
+    if design.slurm.accounting and any(job.pending for job in hold.seen):
+        control.check_accounts(design)
     for change in changes:
         say(change.line())
     if not replace:

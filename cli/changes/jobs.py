@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.errors import UserError
 from node.logs.text import printable
-from node.slurm.fields import LISTED
+from node.slurm.fields import LISTED, Kind
 from node.slurm.hostlist import expand
 from node.slurm.phases import Phase, holding_line, phase
 
@@ -25,13 +25,20 @@ LONGEST_NAME = 200
 # Without --states: squeue then leaves out what has ended and nothing else, whatever flags a job has.
 _SQUEUE = "squeue --noheader --all"
 _MARK = "mark="
-_FORMAT = "${mark}f".join(LISTED) + "${mark}r"
-LISTING = (
-    # Users choose what is in these fields, so a mark that nobody can know separates them: it is drawn here,
-    # and squeue gets it in its environment, because all users see the arguments of a command.
-    "mark=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n') && [ -n \"$mark\" ] || exit; "
-    f'echo {_MARK}$mark; SQUEUE_FORMAT="{_FORMAT}" {_SQUEUE} || exit'
-)
+
+
+def listing(fields: Iterable[str], *options: str) -> str:
+    """Return a shell line that lists jobs with these fields of `squeue --format`, for `records`."""
+    wanted = "${mark}f".join(fields) + "${mark}r"
+    return (
+        # Users choose what is in these fields, so a mark that nobody can know separates them: it is drawn
+        # here, and squeue gets it in its environment, because all users see the arguments of a command.
+        "mark=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n') && [ -n \"$mark\" ] || exit; "
+        f'echo {_MARK}$mark; SQUEUE_FORMAT="{wanted}" {" ".join([_SQUEUE, *options])} || exit'
+    )
+
+
+LISTING = listing(LISTED)
 """A shell line that lists the jobs which have not ended. It must be the last one."""
 PARTITIONS_LISTING = "scontrol --all --oneliner show partition"
 """A shell line that lists all partitions, also those that people have made (`runtime.shown_partitions`)."""
@@ -123,22 +130,38 @@ def parse(text: str) -> list[Job]:
         UnsureError: It is not sure which jobs there are: no listing is there, a record is none, or a job is
             there twice.
     """
-    _, mark, listing = _sections(text)
-    if not mark:
-        raise _unsure("it has not answered")
     by_id: dict[str, Job] = {}
-    # squeue ends every record with a line break. What comes after the last one is a shell's.
-    for record in listing.split(f"{mark}r")[:-1]:
-        values = record.removeprefix("\n").split(f"{mark}f")
+    for values in records(text, LISTED):
         try:
-            job = _job({f: kind.check(v) for (f, kind), v in zip(LISTED.items(), values, strict=True)})
+            job = _job(dict(zip(LISTED, values, strict=True)))
         except ValueError:
-            start = printable(" ".join(values)[:LONGEST_NAME])
-            raise _unsure(f"this is no record of a job: {start}") from None
+            raise _no_record(values) from None
         if job.id in by_id:
             raise _unsure(f"it lists job {job.id} twice")
         by_id[job.id] = job
     return sorted((job for job in by_id.values() if job.phase is not Phase.OVER), key=number)
+
+
+def records(text: str, fields: Mapping[str, Kind]) -> Iterator[list[str]]:
+    """Yield the values of each record in an output of `listing` and other commands.
+
+    Raises:
+        UnsureError: No listing is there, or a record is none.
+    """
+    _, mark, listed = _sections(text)
+    if not mark:
+        raise _unsure("it has not answered")
+    # squeue ends every record with a line break. What comes after the last one is a shell's.
+    for record in listed.split(f"{mark}r")[:-1]:
+        values = record.removeprefix("\n").split(f"{mark}f")
+        try:
+            yield [kind.check(value) for kind, value in zip(fields.values(), values, strict=True)]
+        except ValueError:
+            raise _no_record(values) from None
+
+
+def _no_record(values: Sequence[str]) -> UnsureError:
+    return _unsure(f"this is no record of a job: {printable(' '.join(values)[:LONGEST_NAME])}")
 
 
 def _is_queued_again(fields: dict[str, str]) -> bool:

@@ -120,7 +120,7 @@ _SLURM_GCP = {
     "gpu_count": Word("partitions.accelerator.count"),
     "preemptible_bursting": Word("partitions.spot"),
     "default_users": _USERS,
-    "default_account": _not("accounting has no accounts set up: add them with sacctmgr"),
+    "default_account": Word("slurm.default_account", "with accounting; everybody has it"),
     "cidr": Word("network.cidr"),
     "vpc_net": Word("network.gcp.network"),
     "vpc_subnet": Word("network.gcp.subnetwork"),

@@ -118,16 +118,17 @@ class SlurmConfig(SlurmOriginConfig):
         ),
     ] = Field(
         None,
-        description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, and "
-        "clients that ask it work (docs/clients.md). By default true on clouds and on local machines that "
-        "boot, but false on a Slurm that nobody maintains (docs/versions.md) and with slurm.packages or "
-        "slurm.repository; false on process machines, where it takes 70 MiB of memory, about 7 s of the "
-        "controller's first start and 2 s of each further one, and the first `up` installs slurmdbd and "
-        "MariaDB where they are missing.",
+        description="Run slurmdbd and its database on the controller: `sacct` shows jobs that are over, "
+        "clients that ask it work (docs/clients.md), and limits hold (docs/accounts.md). By default true on "
+        "clouds and on local machines that boot, but false on a Slurm that nobody maintains "
+        "(docs/versions.md) and with slurm.packages or slurm.repository; false on process machines, where it "
+        "takes 70 MiB of memory, about 7 s of the controller's first start and 2 s of each further one, and "
+        "the first `up` installs slurmdbd and MariaDB where they are missing.",
     )
     default_account: Annotated[SlurmName, effect(Kind.LIVE)] = Field(
         DEFAULT_ACCOUNT,
-        description="With accounting: the account of users for whom `users` says none.",
+        description="With accounting: the account of users for whom `users` says none, also of those who "
+        "come later (docs/accounts.md).",
     )
     exclusive_accounts: Annotated[bool, effect(Kind.LIVE)] = Field(
         False,

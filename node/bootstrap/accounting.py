@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from node.accounting import enrolment
 from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.own_mariadb import start_mariadb
@@ -18,6 +19,7 @@ CONF = """\
 AuthType=auth/munge
 {auth}{listens}DbdHost=localhost
 DbdPort={port}
+Parameters=PreserveCaseUser
 SlurmUser={user}
 StorageType=accounting_storage/mysql
 StorageHost=localhost
@@ -83,16 +85,22 @@ def start(context: Context, before_slurmdbd: Callable[[Context], None] | None = 
         )
     )
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
-    _register_cluster(context)
+    is_new = _register_cluster(context)
+    enrolment.enrol(context, is_new=is_new)
     return "slurmdbd"
 
 
-def _register_cluster(context: Context) -> None:
-    """Register the cluster with slurmdbd, because slurmctld refuses to start otherwise."""
+def _register_cluster(context: Context) -> bool:
+    """Register the cluster with slurmdbd, because slurmctld refuses to start otherwise.
+
+    Returns:
+        Whether slurmdbd did not know it.
+    """
     name = context.settings.design.name
     known = context.slurm(
         "sacctmgr", "--noheader", "--parsable2", "show", "cluster", "format=cluster",
         attempts=ATTEMPTS, pause=PAUSE_SECONDS,
     )  # fmt: skip
-    if name.lower() not in known.lower().split():
+    if is_new := name.lower() not in known.lower().split():
         context.slurm("sacctmgr", "--immediate", "add", "cluster", name)
+    return is_new

@@ -15,7 +15,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.slurmd import start_slurmd
-from node.bootstrap.vm import clouds, host_keys, motd, nfs_guard, pyxis, resolver
+from node.bootstrap.vm import clouds, host_keys, login_enrolment, motd, nfs_guard, pyxis, resolver
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
 from node.design.storage import Mount
@@ -305,6 +305,10 @@ def ready(context: Context) -> str:
         restore_boot.note_in_place(context)
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
+        if context.settings.design.slurm.accounting:
+            from node.accounting import enrolment
+
+            enrolment.enrol_queued(context)
         if (note := restore_boot.finish(context, Control(context.folders.slurm_conf))) is not None:
             context.report.content["facts"]["restore"] = note
         started.append(timer.set_timer(context))
@@ -320,6 +324,8 @@ def ready(context: Context) -> str:
         from node.bootstrap.vm import notices
 
         started.append(notices.start(context))
+    if context.role in ("controller", "login"):
+        login_enrolment.prepare(context)
     motd.announce_ready(context)
     return f"started {', '.join(name for name in started if name)}"
 

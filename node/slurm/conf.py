@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
+from node.accounting.sacctmgr import can_name
 from node.design import time_limits
 from node.design.accelerators import Accelerator
 from node.design.folders import Folders
@@ -439,12 +440,15 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
         # The line is needed, because distributions differ in the default.
         return [("AccountingStorageType", "accounting_storage/none")]
     options: Options = [("AccountingStorageType", "accounting_storage/slurmdbd")]
+    # Every user has an account (`node.accounting.enrolment`), but for an owner whom sacctmgr cannot name.
+    if not folders.process or can_name(settings.site.user):
+        options.append(("AccountingStorageEnforce", "associations,limits,qos"))
     options.append(("AccountingStorageHost", settings.site.controller_address))
     options.append(("AccountingStoragePort", settings.site.slurmdbd_port))
     if folders.process:
         # With munge this "password" is the path of munge's socket.
         options.append(("AccountingStoragePass", folders.munge_socket))
-    if kinds := gres_types(settings.design, lines):
+    if kinds := counted_gres(settings.design, lines):
         options.append(("AccountingStorageTRES", ",".join(f"gres/{kind}" for kind in kinds)))
     return options
 
@@ -525,6 +529,12 @@ def _own_partitions(design: ClusterDesign, lines: Lines, kept: runtime.Kept) -> 
 def gres_types(design: ClusterDesign, lines: Lines) -> list[str]:
     """Return the names of the generic resources in use, for `GresTypes`."""
     return sorted({accelerator.resource for accelerator in lines.accelerators(design)})
+
+
+def counted_gres(design: ClusterDesign, lines: Lines) -> list[str]:
+    """Return the generic resources that limits can name: `gpu`, and each type of it, as `gpu:v100`."""
+    types = {f"{accelerator.resource}:{accelerator.type}" for accelerator in lines.accelerators(design)}
+    return sorted({*gres_types(design, lines), *types})
 
 
 def node_gres(accelerator: Accelerator) -> str:

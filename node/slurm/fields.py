@@ -7,7 +7,7 @@ what a name service gives. So every field has its kind here, and no other is rea
 | what is asked | its fields | what tells them apart |
 |---|---|---|
 | `squeue --Format`, by `Control` | `JOB` to `STARTED` | marks that nobody can know |
-| `squeue --format`, by lines for a login machine | `LISTED` | the same |
+| `squeue --format`, by lines for a login machine | `LISTED`, `ACCOUNTED` | the same |
 | `scontrol show nodes`, `… partitions`, `… reservations` | `NODE` to `RESERVATION` | spaces and lines |
 | `scontrol show config` | NEXT_JOB_ID, FirstJobId: numbers | lines |
 | `scontrol ping`, `sacctmgr show cluster` | Slurm's own words | lines |
@@ -120,6 +120,8 @@ LISTED = MappingProxyType(
     }
 )
 """The fields of `squeue --format` in the lines for a login machine."""
+ACCOUNTED = MappingProxyType({"%i": _WORD, "%u": _TEXT, "%a": _TEXT, "%q": _TEXT})
+"""The fields of those lines that tell which account and QOS a job names."""
 NODE = _fields(
     NodeName=_NAME,
     State=_WORD,

@@ -11,6 +11,7 @@ _LIMIT = "a limit of Slurm's accounting (sacctmgr) keeps it: wait for the end of
 _PER_JOB = (
     "it asks for more than Slurm's accounting (sacctmgr) allows a job: ask for less, by scontrol update"
 )
+_USED_UP = "what Slurm's accounting (sacctmgr) lets its account or QOS use is used up: ask who administers it"
 EXPLANATIONS = {
     "Resources": "other jobs hold the nodes that it needs",
     "Priority": "jobs before it come first",
@@ -35,8 +36,8 @@ EXPLANATIONS = {
     "Cleaning": "Slurm cleans up after its last start",
     "Reservation": "its reservation has not begun, or others hold its nodes",
     "Licenses": "other jobs have the licenses that it needs",
-    "InvalidAccount": "its account is not known any more: scontrol update jobid=N account=NAME",
-    "InvalidQOS": "its quality of service is not known any more: scontrol update jobid=N qos=NAME",
+    "InvalidAccount": "its user does not have its account any more: scontrol update jobid=N account=NAME",
+    "InvalidQOS": "its user does not have its quality of service any more: scontrol update jobid=N qos=NAME",
     "DeadLine": "it cannot end before its deadline, so it never runs: scancel it",
     "Prolog": "the prolog before its start has not ended",
     "launch failed requeued held": "nodes refused to start it; repair that, then scontrol release lets it go",
@@ -47,6 +48,8 @@ PATTERNS = (
     # Slurm has a reason for each limit of an association or a quality of service and each resource.
     (re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?"), _PER_JOB),
     (re.compile(r"QOSMin\w+"), "it asks for less than its quality of service wants: ask for more"),
+    # Minutes of jobs that run ("RunMinutes") come back, those that were used do not.
+    (re.compile(r"(Assoc|QOS)Grp((?!\w*Run)\w*Minutes(Limit)?|WallLimit)"), _USED_UP),
     (re.compile(r"(Assoc|QOS)(Grp|Max)\w+|(Association|QOS)(Job|Resource|Time)Limit"), _LIMIT),
     (re.compile(r"Max\w+Per(Account|User)|QOSUsageThreshold"), _LIMIT),
     (re.compile(r"AccountingPolicy"), _LIMIT),

@@ -19,12 +19,14 @@ from infra.effects import Kind
 from infra.errors import EXIT_REFUSED, UserError
 from infra.program.stack import Stack
 from node.slurm.closing import described, read
+from tests.support.doubles import design
 from tests.support.small_slurm import SmallSlurm, killed
 
 RUNS = "7|ann|cpu|cpu-1|RUNNING|"
 FEWER = Change(
     "partitions.nodes.max", "partition cpu", Kind.ENDS, "2", "1", partition="cpu", nodes=frozenset({"cpu-1"})
 )
+DESIGN = design(stack="test")
 OPEN = {"cpu": "UP", "gpu": "UP"}
 
 
@@ -53,7 +55,7 @@ def dead(command: str = "up") -> Holder:
 
 def up(slurm: SmallSlurm, holder: Holder, said: list[str], *, replace: bool) -> decision.CheckedChanges:
     reach = slurm.control(holder=holder)
-    return decision.check_changes([FEWER], ["cpu", "gpu"], reach, said.append, replace=replace, stack="test")
+    return decision.check_changes([FEWER], ["cpu", "gpu"], reach, said.append, replace=replace, design=DESIGN)
 
 
 # --- the mark ---------------------------------------------------------------------------------------------

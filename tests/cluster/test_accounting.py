@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
+import re
 import signal
 import sys
 import time
@@ -119,6 +121,44 @@ def test_sacct_shows_what_ran_and_where(cluster: Checkout) -> None:
     assert [row[0] for row in records(cluster, one, "JobID,Elapsed")] == [one, f"{one}.batch"]
     (tres,) = records(cluster, gpu, "AllocTRES", "-X")
     assert "gres/gpu=1" in tres[0].split(",")
+
+
+def refused(checkout: Checkout, *options: str) -> str:
+    done = checkout.cluster("exec", "--", "sbatch", "--output=/dev/null", *options, "--wrap", "true")
+    assert done.returncode == 1, done.stdout
+    return done.stderr
+
+
+def test_what_an_administrator_limits_is_limited(cluster: Checkout) -> None:
+    """The owner of process machines has an account without typing anything, and so do limits."""
+    shown = cluster.ask("scontrol", "show", "config")
+    assert re.search(r"^AccountingStorageEnforce *= associations,limits,qos$", shown, re.MULTILINE)
+    assert "Invalid account" in refused(cluster, "--account=nosuch")
+    assert "Invalid qos" in refused(cluster, "--qos=nosuch")
+    name = pwd.getpwuid(os.getuid()).pw_name
+
+    def limit(*limits: str) -> None:
+        cluster.ask("sacctmgr", "--immediate", "modify", "user", name, "set", *limits)
+
+    try:
+        limit("maxjobs=1", "maxsubmitjobs=2")
+        jobs = [submit(cluster, "--wrap", "sleep 60") for _ in range(2)]
+        assert "Job violates accounting/QOS policy" in refused(cluster)
+        until(lambda: reason(cluster, jobs[1]) == "AssocMaxJobsLimit", 60, "the limit")
+        shown = cluster.cluster("status", check=True).stdout
+        assert "AssocMaxJobsLimit: a limit of Slurm's accounting" in shown
+        cluster.ask("scancel", *jobs)
+        limit("maxjobs=-1", "maxsubmitjobs=-1", "maxtres=gres/gpu:v100=0")
+        typed = submit(cluster, "--partition=gpu", "--gres=gpu:v100:1", "--wrap", "true")
+        until(lambda: reason(cluster, typed) == "AssocMaxGRESPerJob", 60, "the limit")
+        limit("maxtres=gres/gpu:v100=-1")
+        until_state(cluster, typed, "COMPLETED")
+    finally:
+        limit("maxjobs=-1", "maxsubmitjobs=-1", "maxtres=gres/gpu:v100=-1")
+
+
+def reason(checkout: Checkout, job: str) -> str:
+    return checkout.ask("squeue", "--noheader", f"--jobs={job}", "--format=%r").strip()
 
 
 def test_a_requeued_job_has_a_record_of_each_run(cluster: Checkout) -> None:

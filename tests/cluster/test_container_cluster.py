@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -141,6 +142,34 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
     cluster.execute("srun", "true")
     until(lambda: "COMPLETED" in recorded(cluster), 120, "the record")
+
+
+def on(checkout: Checkout, *argv: str, controller: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command as root on the login machine or the controller, without a session of PAM's."""
+    command = machine_access.command(RunDirectory(checkout.run_directory), argv, controller=controller)
+    return subprocess.run(command.argv, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.wide
+def test_who_comes_tomorrow_has_an_account_by_logging_in(cluster: Checkout) -> None:
+    for controller in (True, False):
+        words = ("useradd", "--uid=2101", "--no-create-home", "--home-dir=/tmp", "--shell=/bin/bash", "ada")
+        assert on(cluster, *words, controller=controller).returncode == 0
+    submits = ("sbatch", "--hold", "--parsable", "--chdir=/tmp", "--wrap", "true")
+    as_ada = ("setpriv", "--reuid=2101", "--regid=2101", "--clear-groups")
+    assert "Invalid account" in on(cluster, *as_ada, *submits).stderr, "no session, no account"
+    # The PAM of sshd, su and sudo includes what the boot has changed.
+    for service, part in (("sshd", ""), ("su", ""), ("sudo", "-noninteractive")):
+        pam = Path("/etc/pam.d") / service
+        assert f"@include common-session{part}" in on(cluster, "cat", str(pam)).stdout.split("\n"), service
+    number = on(cluster, "su", "ada", "-c", " ".join(shlex.quote(word) for word in submits)).stdout.strip()
+    try:
+        assert number.isdigit()
+        users = cluster.execute("sacctmgr", "-nP", "list", "association", "format=account,user").split()
+        assert "users|ada" in users
+        assert len(users) == len(set(users))
+    finally:
+        cluster.execute("scancel", number)
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:

@@ -291,12 +291,37 @@ def test_the_database_has_what_ran(release: Release) -> None:
     until(lambda: release.run(*states).split() == ["COMPLETED"], 120, "its row")
 
 
+def test_accounts_and_limits_are_enforced(release: Release) -> None:
+    if not release.accounting:
+        pytest.skip("packages of accounting are missing")
+    held = ("sbatch", "--hold", "--parsable", "--output=/dev/null", "--wrap", "true")
+
+    def refused(*command: str) -> str:
+        done = release.checkout.cluster("exec", "--", *command)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    assert "Invalid account" in refused(*held, "--account=nosuch")
+    assert "Invalid qos" in refused(*held, "--qos=nosuch")
+    if not release.container:
+        return
+    release.run("useradd", "--uid=2101", "--no-create-home", "--home-dir=/tmp", "--shell=/bin/sh", "ada")
+    login = ("su", "ada", "-c", f"cd /tmp; {shlex.join(held)}")
+    number = release.run(*login).strip()
+    assert (release.job(number)["Account"], release.job(number)["QOS"]) == ("users", "normal")
+    release.run("sacctmgr", "--immediate", "modify", "user", "ada", "set", "maxsubmitjobs=1")
+    assert "Job violates accounting/QOS policy" in refused(*login)
+    release.run("scancel", number)
+
+
 def test_a_job_of_a_user_runs_in_its_container(release: Release) -> None:
     """On two nodes, by a batch job of an ordinary user, in an image that is unpacked as the page says."""
     if not release.container:
         pytest.skip("machines that are processes have no containers")
     folder = release.shared / "box"
     release.run("install", "-d", "-o", CONTAINER_USER, str(folder))
+    # No login gives a system user an account.
+    release.run("sacctmgr", "--immediate", "add", "user", CONTAINER_USER, "account=users")
 
     def user(command: str) -> str:
         return release.run("runuser", "-u", CONTAINER_USER, "--", "sh", "-c", f"cd {folder}; {command}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from node.accounting import enrolment
 from node.bootstrap import accounting, daemons, own_mariadb
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
@@ -42,6 +43,8 @@ def controller(
     monkeypatch.setattr(accounts, "ids", lambda _user: (os.geteuid(), os.getegid()))
     monkeypatch.setattr(daemons, "check_port", lambda _context, port: run("see", str(port)))
     monkeypatch.setattr(daemons, "wait", lambda what, *_rest: run("wait", what))
+    # test_enrolment.py has what follows.
+    monkeypatch.setattr(enrolment, "enrol", lambda _context, *, is_new: run("enrol", str(is_new)))
     return context, run
 
 
@@ -57,7 +60,15 @@ def test_on_a_cloud_slurmdbd_is_there_before_slurmctld(
     clusters = ["", "t"]
     run.answer("sacctmgr --noheader", lambda *_argv: clusters.pop(0))
     assert accounting.start(context) == "slurmdbd"
-    assert run.calls == ["systemctl restart mariadb", "mariadb", "see 6819", "wait slurmdbd", ASKED, ADDED]
+    assert run.calls == [
+        "systemctl restart mariadb",
+        "mariadb",
+        "see 6819",
+        "wait slurmdbd",
+        ASKED,
+        ADDED,
+        "enrol True",
+    ]
     sql = run.options[1]["stdin"]
     assert "IDENTIFIED VIA unix_socket" in sql
     assert "IF NOT EXISTS 'slurm'@'localhost'" in sql
@@ -92,6 +103,7 @@ def test_where_machines_are_processes_the_database_is_the_clusters_own(
         "see 6819",
         "wait slurmdbd",
         ASKED,
+        "enrol False",
     ]
     database, dbd = started(context)
     assert [(s.name, s.user) for s in (database, dbd)] == [("mariadb", None), ("slurmdbd", None)]

@@ -440,11 +440,12 @@ def test_cgroups(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_no_job_waits_for_an_account(isolation: str, version: Version, accounting: bool) -> None:
-    """`InvalidAccount` is due to enforced associations, or to a priority that is computed from them. No
-    accounts exist here, so neither may be used. The defaults of releases differ, so both are set."""
+    """`InvalidAccount` is due to enforced associations, or to a priority that is computed from them. Without
+    accounting there are none, so neither may be used. The defaults of releases differ, so both are set."""
     slurm = dataclasses.replace(SlurmSettings(), accounting=accounting)
     found = conf(version, isolation=isolation, slurm=slurm)
-    assert not {"AccountingStorageEnforce", "PriorityWeightAssoc", "AccountingStoreFlags"} & set(found)
+    assert ("AccountingStorageEnforce" in found) == accounting
+    assert not {"PriorityWeightAssoc", "AccountingStoreFlags"} & set(found)
     storage = "accounting_storage/slurmdbd" if accounting else "accounting_storage/none"
     # Both have the same priority. With multifactor, waiting jobs would be last when accounting is turned off.
     assert (found["AccountingStorageType"], found["PriorityType"]) == (storage, "priority/basic")
@@ -455,12 +456,23 @@ def test_accounting(isolation: str) -> None:
     slurm = dataclasses.replace(SlurmSettings(), accounting=True)
     found = conf(isolation=isolation, slurm=slurm)
     assert found["AccountingStorageType"] == "accounting_storage/slurmdbd"
-    assert found["AccountingStorageTRES"] == "gres/gpu,gres/neuron"
+    assert (
+        found["AccountingStorageTRES"]
+        == "gres/gpu,gres/gpu:t4,gres/gpu:v100,gres/neuron,gres/neuron:trainium"
+    )
+    assert found["AccountingStorageEnforce"] == "associations,limits,qos"
     assert found["AccountingStoragePort"] == "6819"
     assert ("AccountingStoragePass" in found) == (isolation == "process")
     assert found["JobAcctGatherType"] == (
         "jobacct_gather/linux" if isolation == "process" else "jobacct_gather/cgroup"
     )
+
+
+def test_an_owner_whom_sacctmgr_cannot_name_is_not_locked_out() -> None:
+    slurm = dataclasses.replace(SlurmSettings(), accounting=True)
+    for name, enforced in (("ada", True), ("a, b", False), ('a"b', False)):
+        found = conf(isolation="process", slurm=slurm, user=name)
+        assert ("AccountingStorageEnforce" in found) == enforced, name
 
 
 def test_five_thousand_nodes_are_rendered_fast_and_short() -> None:

@@ -205,7 +205,7 @@ class CloudProvider(Provider, KeepsStorage):
             heads.check_release(cloud, design_up, design, stack.name, say)
         names = [partition.name for partition in design_up.partitions]
         way = running.reach(stack, design_up, cloud, "up --replace" if replace else "up")
-        checked = decision.check_changes(differences, names, way, say, replace=replace, stack=stack.name)
+        checked = decision.check_changes(differences, names, way, say, replace=replace, design=design)
         return dataclasses.replace(checked, lost=lost)
 
     def force_cleanup(self, up: StackUp, outputs: Outputs) -> None:

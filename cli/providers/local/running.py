@@ -111,7 +111,7 @@ def check_changes(
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
     names = [partition.name for partition in design_up.partitions]
-    checked = decision.check_changes(differences, names, reach, say, replace=replace, stack=stack.name)
+    checked = decision.check_changes(differences, names, reach, say, replace=replace, design=design)
     return dataclasses.replace(checked, recreate=anew)
 
 

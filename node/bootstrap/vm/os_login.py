@@ -22,7 +22,8 @@ AGENT_SECONDS = 60.0
 POLL_SECONDS = 0.5
 PAM = "etc/pam.d/sshd"
 PROGRAM = "usr/local/lib/slurm-stacks/first-login"
-# The program's effect does not depend on lines that the agent adds before or after this one.
+# The line comes first: a later one has PAM read variables from a file of the user's, and this program, which
+# runs as root, would have them.
 PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
 PROGRAM_TEXT = (
     """\
@@ -97,7 +98,8 @@ def _first_login(context: Context) -> None:
     text = PROGRAM_TEXT.format(shared=site.shared, key=KEY, cluster=design.name)
     files.write(program, text.encode(), 0o755)
     before = pam.read_text() if pam.exists() else ""
-    files.write(pam, files.with_part(before, PAM_TEXT.format(program=PROGRAM)).encode())
+    after = files.with_part("", PAM_TEXT.format(program=PROGRAM)) + files.without_part(before)
+    files.write(pam, after.encode())
 
 
 def _only_os_login(context: Context) -> None:

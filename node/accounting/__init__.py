@@ -1,0 +1,1 @@
+"""Slurm's accounts: who may submit, with which shares and limits."""
