@@ -19,6 +19,7 @@ from node.slurm.answers import (
     parse_nodes,
     parse_partition_states,
     parse_reservations,
+    parse_working,
     required_nodes,
     squeue_format,
     with_details,
@@ -311,6 +312,11 @@ def answer(number: object, **changes: str) -> bytes:
     """A record of squeue for the fields of `JOB`."""
     values = [str(number), *(PLAIN | changes).values()]
     return f"{MARK}f".join(values).encode() + f"{MARK}r\n".encode()
+
+
+def holding(number: int, state: str = "PENDING", nodes: str = "", task: str = "N/A") -> bytes:
+    """A record of squeue for the fields of `HOLDING`."""
+    return f"{MARK}f".join([str(number), task, state, nodes]).encode() + f"{MARK}r\n".encode()
 
 
 def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
@@ -704,14 +710,35 @@ def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_
     mark = "mark=${SQUEUE_FORMAT2#jobid:}; mark=${mark%%f,*}"
     records = spy / "records"
     _tool(spy, "squeue", f'{mark}; sed "s/{MARK}/$mark/g" {records}')
-    records.write_bytes(answer(5, state="RUNNING") + answer(6, restartcnt="x"))
+    records.write_bytes(holding(5, "RUNNING", "a") + holding(6, "RUNNING", "a b"))
     control = Control("/x")
     for _ in range(2):
         assert control.working_jobs() == {5}
-    assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
-    records.write_bytes(answer(5) + answer(5))
+    assert capfd.readouterr().err.count("job 6 is left out: 'a b' is not names") == 1
+    records.write_bytes(holding(5) + holding(5))
     with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
         control.working_jobs()
+    records.write_bytes(answer(5, state="RUNNING"))
+    with pytest.raises(SlurmAnswerError, match="no job's record"):
+        control.working_jobs()
+    records.write_bytes(b"")
+    assert control.working_jobs() == set()
+
+
+@pytest.mark.parametrize("nodes", ["", "debug-0"])
+@pytest.mark.parametrize(
+    "word", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "FAILED", "NEW"]
+)
+def test_few_fields_tell_which_jobs_hold_nodes(word: str, nodes: str) -> None:
+    (job,) = parse_jobs(answer(7, state=word, nodelist=nodes), MARK).values()
+    assert parse_working(holding(7, word, nodes), MARK) == ({7} if job.has_work else set())
+
+
+def test_the_tasks_of_an_array_that_have_not_started_hold_no_nodes() -> None:
+    tasks = (
+        holding(7, "PENDING", task="0") + holding(7, "PENDING", task="1") + holding(8, "RUNNING", "a", "2")
+    )
+    assert parse_working(tasks, MARK) == {8}
 
 
 def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

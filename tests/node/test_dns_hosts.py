@@ -60,7 +60,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def made(control: FakeControl, file: Path, served: Callable[[str], str | None] | None = None) -> DnsHosts:
-    return DnsHosts(control.nodes_since, file.parent, SUFFIX, served or Server(file), 3600.0)
+    return DnsHosts(
+        control.nodes_since, control.named_nodes, file.parent, SUFFIX, served or Server(file), 3600.0
+    )
 
 
 def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
@@ -166,7 +168,7 @@ def test_a_file_that_cannot_be_written_keeps_no_job_from_starting(
     assert "10.0.1.7" in file.read_text(), "as soon as it can be"
 
 
-def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None:
+def test_an_older_reading_is_never_written_after_a_newer_one(control: FakeControl, file: Path) -> None:
     """Two threads read: one for waiting jobs, and one periodically."""
     begun, go_on = threading.Event(), threading.Event()
     readings = iter(["10.0.1.7", "10.0.1.8"])
@@ -178,7 +180,7 @@ def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None
             assert go_on.wait(60)
         return {"debug-0": node("debug-0", address)}
 
-    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 3600.0)
+    seen = DnsHosts(read, control.named_nodes, file.parent, SUFFIX, Server(file), 3600.0)
     threads = [threading.Thread(target=seen.nodes) for _ in range(2)]
     threads[0].start()
     assert begun.wait(60)
@@ -220,7 +222,7 @@ def test_anothers_reading_does_while_no_node_comes_up(
         until(lambda: len(asked) >= begun + 4, 60, "looks", 0.005)
         return asked[begun + 2 :]
 
-    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 0.02)
+    seen = DnsHosts(read, control.named_nodes, file.parent, SUFFIX, Server(file), 0.02)
     threading.Thread(target=seen.run, daemon=True).start()
     assert max(next_looks()) < math.inf
     assert asked[0] == math.inf
@@ -229,7 +231,7 @@ def test_anothers_reading_does_while_no_node_comes_up(
 
 
 def test_who_waits_for_nodes_moves_the_next_look(control: FakeControl, file: Path) -> None:
-    seen = DnsHosts(control.nodes_since, file.parent, SUFFIX, Server(file), 0.3)
+    seen = DnsHosts(control.nodes_since, control.named_nodes, file.parent, SUFFIX, Server(file), 0.3)
     control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
     seen.look()
     before = seen._asked_at

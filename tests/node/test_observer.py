@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -34,11 +35,11 @@ class Slurm:
         self.error: Exception | None = None
         self.job_trouble: Exception | None = None
 
-    def read(self) -> Mapping[str, NodeState]:
+    def read(self, names: Collection[str]) -> Mapping[str, NodeState]:
         self.readings += 1
         if self.error is not None:
             raise self.error
-        return dict(self.now)
+        return {name: self.now[name] for name in names if name in self.now}
 
     def read_jobs(self) -> set[int]:
         self.job_readings += 1
@@ -144,7 +145,7 @@ def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
         [STARTING],
         [job(n, word, nodes=() if word == "PENDING" else ("debug-0",)) for n, word in enumerate(words, 1)],
     )
-    seen = Observer(control.nodes, control.working_jobs)
+    seen = Observer(control.named_nodes, control.working_jobs)
     for ended in (1, 2, 3):
         assert wait(seen, ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
     assert wait(seen, 4, ["debug-0"], time.monotonic() - 2, 0.1) is False
@@ -214,15 +215,15 @@ def test_jobs_are_read_again_if_a_node_has_changed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(observer, "JOBS_SECONDS", 0.0)
     monkeypatch.setattr(observer, "PROMPT_SECONDS", 600.0)
     slurm = Slurm()
-    now: list[Mapping[str, NodeState]] = [{"debug-0": STARTING}]
-    seen = Observer(lambda: (slurm.read() and now[0]) or now[0], slurm.read_jobs)
+    slurm.now = {"debug-0": STARTING}
+    seen = slurm.observer()
     asked = time.monotonic() - 2
     thread = threading.Thread(target=lambda: wait(seen, 1, ["debug-0"], asked, 60))
     thread.start()
     until(lambda: slurm.readings > 9, 60, "readings")
     assert slurm.job_readings == 1
     slurm.jobs.clear()
-    now[0] = dict(now[0])
+    slurm.now["debug-0"] = dataclasses.replace(STARTING)
     thread.join(60)
     assert not thread.is_alive()
     monkeypatch.setattr(observer, "UNCHANGED_JOBS_SECONDS", 0.0)
@@ -236,7 +237,9 @@ def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
     assert pause(0.008, 1.0, 900.0) == 0.1, "a job may be gone at once"
     assert pause(0.008, 1.0, 0.1) == pause(0.008, 2.0, 0.1) == 0.1, "a boot of the local stack"
     assert pause(0.008, 6.0, 1.0) == pytest.approx(0.3)
-    assert pause(0.05, 1.0, 900.0) == pytest.approx(0.2)
+    assert pause(0.02, 1.0, 900.0) == pytest.approx(0.18)
+    assert pause(0.008, 1.0, 900.0, vain=4) == pytest.approx(0.3)
+    assert pause(0.008, 1.0, 900.0, vain=400) == 0.5
     assert pause(0.008, 90.0, 1.0) == pause(3.0, 1.0, 900.0) == 0.5
     assert pause(0.008, -60.0, 900.0) == 0.1, "the prolog's question lies ahead"
     assert pause(0.008, 90.0, 900.0) < 2 > pause(3.0, 1.1, 5.1), "an answer takes two seconds"
