@@ -206,6 +206,8 @@ class Elastic:
     def process(self, request: dict[str, Any]) -> None:
         """Process one request of Slurm: resume, resume-fail or suspend."""
         log(f"{request['program']} {request['nodes']}")
+        if request["program"] != "resume":
+            self._observer.look_at_all()
         if request["program"] == "suspend":
             nodes = expand(request["nodes"])
             self.launcher.given_back(nodes)

@@ -32,8 +32,9 @@ change in a file of thousands would take it seconds.
 """
 POWERING_UP_SECONDS = 2.0
 """Seconds between two readings while a node comes up, or while Slurm does not answer."""
-SPARED_SECONDS = 3.0
-"""The same after a reading of all nodes that come up. Who waits for them has read them again by then."""
+SPARED_SECONDS = 13.0
+"""The same after all nodes that come up were read for jobs that wait for them. Whoever waits reads them again
+by then (`observer.ALL_SECONDS`), and as soon as the last node of a job is up."""
 SERVED_SECONDS = 2.0
 """How long a reading waits for the name server. Without one the cluster works, except for names."""
 ASK_SECONDS = 0.2
@@ -80,8 +81,9 @@ class DnsHosts:
         self._expected: dict[str, float] = {}
         """Node -> when it was asked for, of those that no reading of all has begun after."""
         self._expecting = threading.Lock()
-        self._asked_at = self._covered_at = -math.inf
-        """When all nodes were read, and when all that come up were."""
+        self._asked_at = -math.inf
+        self._covered: tuple[float, Collection[str]] = (-math.inf, ())
+        """When which nodes were read for those who wait for them."""
         self._texts: dict[str, str] = {}
         self._wanted = threading.Event()
 
@@ -123,7 +125,7 @@ class DnsHosts:
                 self._add(addresses(nodes), nodes)
             self._publish(self._addresses)
             if self._coming_up() <= nodes.keys():
-                self._covered_at = begun
+                self._covered = begun, nodes.keys()
             return nodes
 
     def _read_all(self, since: float) -> Mapping[str, NodeState]:
@@ -177,9 +179,10 @@ class DnsHosts:
         soon = self._asked_at + POWERING_UP_SECONDS
         if self._failed:
             return soon
-        if self._coming_up():
-            soon = max(soon, self._covered_at + SPARED_SECONDS)
-            return min(soon, self._asked_at + max(self._interval, POWERING_UP_SECONDS))
+        if coming := self._coming_up():
+            covered_at, covered = self._covered
+            spared = covered_at + SPARED_SECONDS if coming <= set(covered) else soon
+            return min(max(soon, spared), self._asked_at + max(self._interval, POWERING_UP_SECONDS))
         return self._asked_at + self._interval
 
     def look(self, since: float = math.inf) -> bool:

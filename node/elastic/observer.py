@@ -30,6 +30,10 @@ VAIN_READINGS = 2
 """After so many readings in a row that nobody's wait ends with, the pause is twice the shortest one."""
 READING_SHARE = 9
 """The pause is this many times as long as a reading, which takes long on a busy machine."""
+WATCHED_PART = 0.5
+"""While at most this part of the nodes tells that nobody's wait is over, only that part is read."""
+ALL_SECONDS = 10.0
+"""How long. A node that is lost meanwhile ends its job's wait that much later, if Slurm calls no program."""
 JOBS_SECONDS = 1.0
 """The least pause between two readings of the jobs."""
 UNCHANGED_JOBS_SECONDS = 10.0
@@ -104,7 +108,10 @@ class Observer:
         self._news = -math.inf
         self._condition = threading.Condition()
         self._waits: tuple[Wait, ...] = ()
-        self._names: tuple[tuple[Wait, ...], frozenset[str]] = ((), frozenset())
+        self._asked: tuple[Wait, ...] = ()
+        self._names: frozenset[str] = frozenset()
+        self._watched: frozenset[str] = frozenset()
+        self._all = False
         self._reading = Reading(-math.inf, {})
         self._jobs: tuple[float, set[int]] = (-math.inf, set())
         self._jobs_with: dict[str, NodeState] = {}
@@ -171,12 +178,14 @@ class Observer:
                 time.sleep(1.0)
                 self._answer()
 
+    def look_at_all(self) -> None:
+        """Have the next reading show all nodes: one that is not watched may be lost."""
+        self._all = True
+
     def _read(self) -> None:
-        waits = self._waits
-        if waits is not self._names[0]:
-            self._names = waits, frozenset(node for wait in waits for node in wait.nodes)
         begun = time.monotonic()
-        self._reading = Reading(begun, self._read_nodes(self._names[1]), frozenset(waits))
+        if not self._nobody_is_done(begun):
+            self._read_all()
         self._ended = time.monotonic()
         self._took = self._ended - begun
         self._answer()
@@ -187,8 +196,28 @@ class Observer:
             self._jobs = (begun, self._read_jobs())
             self._answer()
 
+    def _nobody_is_done(self, now: float) -> bool:
+        """Return whether the nodes that are watched still come up, so that all who wait wait on."""
+        is_new = self._waits is not self._asked or now > self._reading.begun + ALL_SECONDS
+        if is_new or self._all or not self._watched:
+            return False
+        nodes = self._read_nodes(self._watched)
+        return all(name in nodes and _comes_up(nodes[name]) for name in self._watched)
+
+    def _read_all(self) -> None:
+        waits = self._waits
+        if waits is not self._asked:
+            self._asked, self._names = waits, frozenset(node for wait in waits for node in wait.nodes)
+        self._watched, self._all = frozenset(), False
+        begun = time.monotonic()
+        nodes = self._read_nodes(self._names)
+        self._reading = Reading(begun, nodes, frozenset(waits))
+        watched = {watched_node(wait, nodes) for wait in waits}
+        if None not in watched and len(watched) <= WATCHED_PART * len(self._names):
+            self._watched = frozenset(filter(None, watched))
+
     def _has_changed(self) -> bool:
-        """Return whether a node has changed since jobs were read, or since somebody has begun to wait for it."""
+        """Return whether a node has changed since jobs were read or somebody has begun to wait for it."""
         known = self._jobs_with
         return any(known.setdefault(name, state) is not state for name, state in self._reading.nodes.items())
 
@@ -201,6 +230,25 @@ class Observer:
             self._boots_seen, self._news, self._vain = boots, now, 0
         waited = now - max(wait.asked_at for wait in self._waits)
         return self._ended + pause(self._took, waited, now - self._news, self._vain) - now
+
+
+def watched_node(wait: Wait, nodes: Mapping[str, NodeState]) -> str | None:
+    """Return a node of a job that tells by itself that the job's prolog is to wait.
+
+    That is one that comes up, if all others are up or come up too; `None` if there is none.
+    """
+    coming = None
+    for name in wait.nodes:
+        state = nodes.get(name)
+        if wait.is_epilog or state is None or not (state.is_up or _comes_up(state)):
+            return None
+        if coming is None and not state.is_up:
+            coming = name
+    return coming
+
+
+def _comes_up(state: NodeState) -> bool:
+    return state.is_powering_up and not (state.is_down or state.is_powering_down or state.is_powered_down)
 
 
 def pause(reading: float, waited: float, news: float, vain: int = 0) -> float:

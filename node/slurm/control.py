@@ -49,7 +49,7 @@ from node.slurm.fields import (
 )
 from node.slurm.hostlist import expand, fold
 from node.slurm.reservations import Reservation
-from node.slurm.states import JobState, NodeState
+from node.slurm.states import JobState, NodeState, base_and_flags
 from node.system import subprocesses
 from node.system.shared import Shared
 
@@ -173,10 +173,10 @@ class Slurm(Protocol):
         return self.nodes()
 
     def named_nodes(self, names: Collection[str]) -> Mapping[str, NodeState]:
-        """Return at least those of these nodes that Slurm knows, as a reading has them that began after the call.
+        """Return at least those of these nodes that Slurm knows, as a reading has them that begins now.
 
-        It is the same object as that of the last call if the nodes are the same and none has changed. One
-        thread at a time may ask.
+        It is the same object as that of the last call if the nodes are the same and none has changed. Of a
+        node that comes up only the state counts. One thread at a time may ask.
         """
         return self.nodes()
 
@@ -394,6 +394,8 @@ class Control(Slurm):
         self._newest: tuple[float, Mapping[str, NodeState]] = (-math.inf, {})
         self._named_parser = NodeParser()
         self._named: tuple[Collection[str], str] = ((), "")
+        self._state_words = ("", "")
+        self._alone: Mapping[str, NodeState] = {}
         self._lock = threading.Lock()
 
     def run(self, *command: str) -> str:
@@ -456,13 +458,32 @@ class Control(Slurm):
         if names is not self._named[0]:
             self._named = names, fold(names)
         try:
-            return self._parsed(
-                self._named_parser, ("scontrol", "show", "node", self._named[1], "--oneliner")
-            )
+            return self._one(*names) if len(names) == 1 else self._listed(self._named[1])
         except SlurmDown:
             raise
         except SlurmError:  # it does not know one of them
             return self.nodes()
+
+    def _listed(self, names: str) -> Mapping[str, NodeState]:
+        return self._parsed(self._named_parser, ("scontrol", "show", "node", names, "--oneliner"))
+
+    def _one(self, name: str) -> Mapping[str, NodeState]:
+        """Return a node, as it was if it comes up and its state is the same.
+
+        scontrol has slurmctld send all nodes, also for one. sinfo asks for this one only, which takes a
+        quarter of the time where 5,000 are declared. It has all words of a state, in small letters.
+        """
+        state = "--Format=StateComplete:400"
+        words = name, self.run("sinfo", "--noheader", "--all", f"--nodes={name}", state).strip()
+        if words != self._state_words:
+            self._state_words, self._alone = ("", ""), self._listed(name)
+            node = self._alone.get(name)
+            # It may have changed in between, and a release to come may have other words. A node that is up
+            # has an address, which may be another one the next time.
+            same = node is not None and (node.base, node.flags) == base_and_flags(words[1].upper())
+            if node is not None and same and node.is_powering_up:
+                self._state_words = words
+        return self._alone
 
     def _read_nodes(self, parse: NodeParser, *options: str) -> Mapping[str, NodeState]:
         begun = time.monotonic()
