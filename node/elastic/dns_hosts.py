@@ -82,8 +82,8 @@ class DnsHosts:
         """Node -> when it was asked for, of those that no reading of all has begun after."""
         self._expecting = threading.Lock()
         self._asked_at = -math.inf
-        self._covered: tuple[float, Collection[str]] = (-math.inf, ())
-        """When which nodes were read for those who wait for them."""
+        self._read_at: dict[str, float] = {}
+        """Node -> when it was read for those who wait for it, since all were."""
         self._texts: dict[str, str] = {}
         self._wanted = threading.Event()
 
@@ -124,13 +124,12 @@ class DnsHosts:
                 self._named = nodes
                 self._add(addresses(nodes), nodes)
             self._publish(self._addresses)
-            if self._coming_up() <= nodes.keys():
-                self._covered = begun, nodes.keys()
+            self._read_at = {**self._read_at, **dict.fromkeys(nodes, begun)}
             return nodes
 
     def _read_all(self, since: float) -> Mapping[str, NodeState]:
         begun = self._asked_at = time.monotonic()
-        self._failed = True
+        self._failed, self._read_at = True, {}
         nodes = self._read(since)
         if nodes is not self._nodes:
             self._nodes, self._named, self._addresses = nodes, None, addresses(nodes)
@@ -176,14 +175,19 @@ class DnsHosts:
 
         Whoever waits for nodes reads those, and so spares a reading of all while no other node comes up.
         """
-        soon = self._asked_at + POWERING_UP_SECONDS
         if self._failed:
-            return soon
-        if coming := self._coming_up():
-            covered_at, covered = self._covered
-            spared = covered_at + SPARED_SECONDS if coming <= set(covered) else soon
-            return min(max(soon, spared), self._asked_at + max(self._interval, POWERING_UP_SECONDS))
-        return self._asked_at + self._interval
+            return self._asked_at + POWERING_UP_SECONDS
+        read_at, expected = self._read_at, self._expected
+        first = min(
+            (
+                read_at[name] + SPARED_SECONDS
+                if name in read_at
+                else expected.get(name, self._asked_at) + POWERING_UP_SECONDS
+                for name in self._coming_up()
+            ),
+            default=math.inf,
+        )
+        return min(first, self._asked_at + self._interval)
 
     def look(self, since: float = math.inf) -> bool:
         """Read once.
