@@ -38,6 +38,7 @@ from node.elastic.rules import TAKEN, Verb
 from node.elastic.state_flush import StateFlush
 from node.logs.job_facts import facts
 from node.slurm import reasons, reservations
+from node.slurm.answers import parse_working
 from node.slurm.phases import Phase, holding_line, phase
 from node.slurm.states import JobState
 from node.system import foreign
@@ -255,6 +256,13 @@ def reconcile(one: JobState, tmp_path: Path) -> Phase:
     return one.phase
 
 
+def prologs(one: JobState, _: Path) -> Phase:
+    fields = ("7", "N/A", one.state, ",".join(one.nodes))
+    waited_for = parse_working(("mf".join(fields) + "mr\n").encode(), "m")
+    assert waited_for == ({7} if one.is_starting or one.is_running else set())
+    return one.phase
+
+
 def what_frees_it(one: JobState, _: Path) -> Phase:
     held = job(7, one.state, nodes=one.nodes, priority=0, reason="JobHeldUser")
     assert (reasons.cure(held, None) == "`scontrol release 7`") == one.is_pending
@@ -282,6 +290,7 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
     reconfiguration: {"node/elastic/reconfiguration.py"},
     budget: {"node/elastic/budget_enforcer.py"},
     reconcile: {"node/elastic/reconcile.py", "node/slurm/control.py", "node/elastic/daemon.py"},
+    prologs: {"node/slurm/answers.py"},
     what_frees_it: {"node/slurm/reasons.py", "node/slurm/reservations.py"},
 }  # fmt: skip
 """A reader -> the modules whose look at jobs it tries."""

@@ -102,7 +102,8 @@ def test_every_exception_is_still_one() -> None:
 ANSWERS = {
     # Place -> what it asks, and how what it reads is told apart. Fields are in node/slurm/fields.py.
     "node/slurm/control.py": {
-        "squeue": "marks: JOB, JOB_TEXTS, JOB_DETAILS, REQUIRED_NODES, DEPENDENCY, OUTPUT",
+        "squeue": "marks: JOB, JOB_TEXTS, JOB_DETAILS, HOLDING, REQUIRED_NODES, DEPENDENCY, OUTPUT",
+        "sinfo": "words of one node's state, which count if scontrol shows the same",
         "scontrol show": "NODE, PARTITION, RESERVATION; what occurs twice refuses the answer",
         "scontrol ping": "the exit status",
     },

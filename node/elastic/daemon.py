@@ -84,7 +84,7 @@ class Elastic:
         self._ledger = Ledger(lib / "ledger.json", settings.design, time.monotonic)
         self.names = DnsHosts.of(settings, control)
         self._observer = Observer(
-            self.names.nodes if self.names else control.nodes,
+            self.names.named if self.names else control.named_nodes,
             control.working_jobs,
             partial(drivers.newest_report, drivers.reports(settings)),
         )
@@ -206,6 +206,8 @@ class Elastic:
     def process(self, request: dict[str, Any]) -> None:
         """Process one request of Slurm: resume, resume-fail or suspend."""
         log(f"{request['program']} {request['nodes']}")
+        if request["program"] != "resume":
+            self._observer.look_at_all()
         if request["program"] == "suspend":
             nodes = expand(request["nodes"])
             self.launcher.given_back(nodes)
@@ -219,7 +221,7 @@ class Elastic:
                 resume = self._still_wanted(resume)
             self.launcher.resume(self.renewal.without_outdated_nodes(resume), request["id"])
             if self.names:
-                self.names.expect()
+                self.names.expect(resume.all_nodes)
         elif request["program"] == "resume-fail":
             # Slurm has set these nodes DOWN. The reconciler powers them down, since it knows the machines'
             # states.

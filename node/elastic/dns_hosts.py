@@ -11,7 +11,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,9 @@ change in a file of thousands would take it seconds.
 """
 POWERING_UP_SECONDS = 2.0
 """Seconds between two readings while a node comes up, or while Slurm does not answer."""
+SPARED_SECONDS = 13.0
+"""The same after all nodes that come up were read for jobs that wait for them. Whoever waits reads them again
+by then (`observer.ALL_SECONDS`), and as soon as the last node of a job is up."""
 SERVED_SECONDS = 2.0
 """How long a reading waits for the name server. Without one the cluster works, except for names."""
 ASK_SECONDS = 0.2
@@ -45,6 +48,7 @@ class DnsHosts:
     Args:
         read: Returns all of Slurm's nodes, as a reading has them that began at this time or later, on
             `time.monotonic`; the same object as before if none has changed.
+        read_named: Returns at least those of some nodes that Slurm knows (`Slurm.named_nodes`).
         folder: The folder that the name server watches.
         suffix: The cluster's domain.
         served: Returns the address that the name server has for a full name.
@@ -54,12 +58,14 @@ class DnsHosts:
     def __init__(
         self,
         read: Callable[[float], Mapping[str, NodeState]],
+        read_named: Callable[[Collection[str]], Mapping[str, NodeState]],
         folder: Path,
         suffix: str,
         served: Callable[[str], str | None],
         interval: float,
     ) -> None:
         self._read = read
+        self._read_named = read_named
         self._folder = folder
         self._suffix = suffix
         self._served = served
@@ -67,9 +73,17 @@ class DnsHosts:
         self._lock = threading.Lock()
         self._published: dict[str, str] | None = None
         self._nodes: Mapping[str, NodeState] | None = None
+        self._named: Mapping[str, NodeState] | None = None
         self._addresses: dict[str, str] = {}
-        self._soon = True
+        self._failed = False
+        self._coming: set[str] = set()
+        """The nodes that came up when all were read."""
+        self._expected: dict[str, float] = {}
+        """Node -> when it was asked for, of those that no reading of all has begun after."""
+        self._expecting = threading.Lock()
         self._asked_at = -math.inf
+        self._read_at: dict[str, float] = {}
+        """Node -> when it was read for those who wait for it, since all were."""
         self._texts: dict[str, str] = {}
         self._wanted = threading.Event()
 
@@ -81,7 +95,9 @@ class DnsHosts:
         folder = Path(str(names.folder(Folders(settings))))
         served = partial(names.ask, server=settings.site.controller_address, seconds=ASK_SECONDS)
         interval = settings.design.slurm.reconcile_interval
-        return cls(control.nodes_since, folder, names.domain(settings.design), served, interval)
+        return cls(
+            control.nodes_since, control.named_nodes, folder, names.domain(settings.design), served, interval
+        )
 
     def nodes(self, since: float = math.inf) -> Mapping[str, NodeState]:
         """Read all of Slurm's nodes. Those that are up can be resolved when this returns.
@@ -91,30 +107,87 @@ class DnsHosts:
         """
         # The lock covers reading and writing: an older reading must not be written after a newer one.
         with self._lock:
-            self._asked_at = time.monotonic()
-            nodes = self._read(since)
-            if nodes is not self._nodes:
-                self._nodes, self._addresses = nodes, addresses(nodes)
-                self._soon = any(state.is_powering_up for state in nodes.values())
+            return self._read_all(since)
+
+    def named(self, names: Collection[str]) -> Mapping[str, NodeState]:
+        """Read at least these nodes. Those of them that are up can be resolved when this returns.
+
+        Returns:
+            As `Slurm.named_nodes`.
+        """
+        with self._lock:
+            if self._published is None:  # an earlier daemon's files, and nodes that are up
+                return self._read_all(math.inf)
+            begun = time.monotonic()
+            nodes = self._read_named(names)
+            if nodes is not self._named:
+                self._named = nodes
+                self._add(addresses(nodes), nodes)
             self._publish(self._addresses)
+            self._read_at = {**self._read_at, **dict.fromkeys(nodes, begun)}
             return nodes
 
-    def expect(self) -> None:
-        """Read again soon, because nodes are being launched, whether or not a job waits for them."""
+    def _read_all(self, since: float) -> Mapping[str, NodeState]:
+        begun = self._asked_at = time.monotonic()
+        self._failed, self._read_at = True, {}
+        nodes = self._read(since)
+        if nodes is not self._nodes:
+            self._nodes, self._named, self._addresses = nodes, None, addresses(nodes)
+            self._coming = {name for name, state in nodes.items() if state.is_powering_up}
+        with self._expecting:
+            newest = min(begun, since)
+            self._expected = {name: asked for name, asked in self._expected.items() if asked > newest}
+        self._failed = False
+        self._publish(self._addresses)
+        return nodes
+
+    def _add(self, found: Mapping[str, str], nodes: Mapping[str, NodeState]) -> None:
+        """Have what was found of these nodes in the place of what was known of them."""
+        if any(self._addresses.get(name) != found.get(name) for name in nodes):
+            others = {name: address for name, address in self._addresses.items() if name not in nodes}
+            self._addresses = dict(sorted({**others, **found}.items()))
+            # The next reading of all counts, also if it is the same as the last one.
+            self._nodes = None
+
+    def _coming_up(self) -> set[str]:
+        return self._coming | self._expected.keys()
+
+    def expect(self, nodes: Iterable[str]) -> None:
+        """Read these nodes soon, because they are being launched, whether or not a job waits for them."""
+        with self._expecting:
+            self._expected = {**self._expected, **dict.fromkeys(nodes, time.monotonic())}
         self._wanted.set()
 
     def run(self) -> None:
         """Read forever: nodes also come and go without a job that waits for them."""
         since = math.inf
         while True:
-            pause = POWERING_UP_SECONDS if self.look(since) else self._interval
-            # Whoever waits for nodes reads them as well, and moves the next reading here.
-            while (left := self._asked_at + pause - time.monotonic()) > 0 and not self._wanted.wait(left):
-                pass
+            self.look(since)
+            while (left := self._due() - time.monotonic()) > 0:
+                if self._wanted.wait(left):
+                    self._wanted.clear()
             # While no node comes up, another's reading of late will do.
-            is_quiet = pause > POWERING_UP_SECONDS and not self._wanted.is_set()
-            since = time.monotonic() - pause / 2 if is_quiet else math.inf
-            self._wanted.clear()
+            is_quiet = not self._failed and not self._coming_up()
+            since = time.monotonic() - self._interval / 2 if is_quiet else math.inf
+
+    def _due(self) -> float:
+        """Return when all nodes are to be read next.
+
+        Whoever waits for nodes reads those, and so spares a reading of all while no other node comes up.
+        """
+        if self._failed:
+            return self._asked_at + POWERING_UP_SECONDS
+        read_at, expected = self._read_at, self._expected
+        first = min(
+            (
+                read_at[name] + SPARED_SECONDS
+                if name in read_at
+                else expected.get(name, self._asked_at) + POWERING_UP_SECONDS
+                for name in self._coming_up()
+            ),
+            default=math.inf,
+        )
+        return min(first, self._asked_at + self._interval)
 
     def look(self, since: float = math.inf) -> bool:
         """Read once.
@@ -127,7 +200,7 @@ class DnsHosts:
         """
         try:
             self.nodes(since)
-            return self._soon
+            return bool(self._coming_up())
         except SlurmError:
             return True
         except Exception as error:  # such as a full disk; the names must follow again when it is repaired

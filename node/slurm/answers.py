@@ -17,8 +17,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
-from node.slurm.fields import JOB, MOST_DIGITS, NODE, PARTITION, RESERVATION, Fields
+from node.slurm.fields import HOLDING, JOB, MOST_DIGITS, NODE, PARTITION, RESERVATION, Fields
 from node.slurm.hostlist import MOST_FOREIGN, Expander, fold
+from node.slurm.phases import phase
 from node.slurm.reservations import Reservation
 from node.slurm.states import JobState, NodeState, base_and_flags
 
@@ -408,6 +409,25 @@ def parse_jobs(
             indices = fold(f"t{int(index)}" for index in tasks)
             jobs[number] = replace(jobs[number], array_task=indices[2:-1])
     return jobs
+
+
+def parse_working(answer: bytes, mark: str, leave_out: LeaveOut = ignore) -> set[int]:
+    """Parse the same output for the fields of `HOLDING`.
+
+    Returns:
+        The ids of the jobs that hold nodes and do not end (`JobState.has_work`).
+
+    Raises:
+        ValueError: As for `parse_jobs`.
+    """
+    jobs = parse_texts(answer, HOLDING, mark, leave_out)
+    if not jobs and answer.strip():
+        raise ValueError(f"no job's record from squeue: {_start(answer)}")
+    return {
+        number
+        for number, field in jobs.items()
+        if phase(field["state"], nodes=_text(field["nodelist"]) is not None).has_work
+    }
 
 
 def _job(number: int, field: dict[str, str], expander: Expander) -> JobState:

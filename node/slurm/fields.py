@@ -88,6 +88,8 @@ JOB = _fields(
     exit_code=_WORD,  # a wait status, 1:0
 )
 """The fields of squeue that decide, after the job's id."""
+HOLDING = _fields(arraytaskid=_WORD, state=_WORD, nodelist=_NAME)
+"""The fields of squeue that tell whether a job holds nodes and does not end."""
 JOB_TEXTS = _fields(name=_TEXT, comment=_TEXT, admin_comment=_TEXT)
 """The fields of squeue that hold what somebody has written."""
 JOB_DETAILS = _fields(reservation=_TEXT, timeused=_WORD, timelimit=_WORD)

@@ -1,8 +1,8 @@
 """What the words mean of which Slurm makes a node's state. Readers ask `NodeState`, and know none of them.
 
 `scontrol show node` tells a base state and all flags, IDLE+CLOUD+POWERED_DOWN, on every release from 22.05 to
-26.05, unlike `sinfo`, which makes one word of them. A flag of a release to come, or one without a word, which
-Slurm shows as `?`, takes no node out of use here: `unknown` tells it.
+26.05, unlike `sinfo`, which makes one word of them unless it is asked for StateComplete. A flag of a release
+to come, or one without a word, which Slurm shows as `?`, takes no node out of use here: `unknown` tells it.
 
 `tests/node/data/slurm_node_states.json` has all words of the releases, and `tests/test_node_states.py` holds
 that each is here and that no other module compares any.

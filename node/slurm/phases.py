@@ -50,6 +50,11 @@ class Phase(Enum):
     def holds_nodes(self) -> bool:
         return self not in (Phase.WAITING, Phase.OVER)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether the job holds nodes and does not end, so that it may be requeued."""
+        return self in (Phase.STARTING, Phase.RUNNING)
+
 
 _WORDS = {
     Phase.WAITING: (

@@ -310,7 +310,7 @@ class JobState:
     @property
     def has_work(self) -> bool:
         """Whether the job holds nodes and does not end, so that it may be requeued."""
-        return self.is_starting or self.is_running
+        return self.phase.has_work
 
     @property
     def is_completing(self) -> bool:

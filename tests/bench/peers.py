@@ -126,6 +126,17 @@ def ready(side: Side) -> None:
         side.start_daemon()
 
 
+def settled(side: Side) -> None:
+    """Have our daemon look at everything once, as it does each half minute.
+
+    Until its first look it lists the machines before each launch: a daemon before it may have made some.
+    """
+    if type(side) is Side:
+        side.cloud.tell("reset")
+        until(lambda: bool(side.cloud.calls()), PATIENCE, "the daemon's first look")
+        time.sleep(1)
+
+
 def launch(side: Side, count: int) -> Sample:
     """One job: from its submission until all machines are asked for and the product knows of them."""
     ready(side)
@@ -154,6 +165,8 @@ def passes(side: Side, count: int, number: int = 3) -> Sample:
 def jobs(side: Side, count: int, batches: int) -> Sample:
     """Jobs of one node, in one array or in arrays that come each second; and then the ends of all of them."""
     ready(side)
+    if batches > 1:
+        settled(side)
     watch, arrays = Watch(side), []
     with side.meter.peak() as peak:
         for number in range(batches):

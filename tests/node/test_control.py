@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from node.slurm.answers import (
     parse_nodes,
     parse_partition_states,
     parse_reservations,
+    parse_working,
     required_nodes,
     squeue_format,
     with_details,
@@ -219,6 +221,55 @@ def test_an_older_reading_does_for_who_says_so_and_never_replaces_a_newer_one(sp
     assert "[--details]" in _calls(spy)[-1]
 
 
+def test_named_nodes_are_read_by_their_names_and_all_if_slurm_does_not_know_one(spy: Path) -> None:
+    _tool(spy, "scontrol", f'case "$*" in *gone*) echo Node gone not found; exit 1 ;; esac; cat {spy}/answer')
+    (spy / "answer").write_text("NodeName=a1 State=IDLE\nNodeName=a2 State=DOWN\n")
+    control, names = Control("/x"), frozenset({"a1", "a2"})
+    seen = control.named_nodes(names)
+    assert {name: node.base for name, node in seen.items()} == {"a1": "IDLE", "a2": "DOWN"}
+    assert control.named_nodes(names) is seen
+    assert set(_calls(spy)) == {"[show][node][a[1-2]][--oneliner]"}
+    assert control.named_nodes({"a1", "gone"}) == seen
+    assert _calls(spy)[-1] == "[show][nodes][--oneliner]"
+    assert (
+        control.named_nodes([f"n{number}" for number in range(BATCH + 1)]) == control.named_nodes([]) == seen
+    )
+    assert set(_calls(spy)[-2:]) == {"[show][nodes][--oneliner]"}, "an argument has a greatest length"
+    _tool(spy, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(SlurmDown):
+        control.named_nodes(names)
+
+
+def test_a_node_that_comes_up_is_read_again_when_its_state_is_another(spy: Path) -> None:
+    """sinfo asks for one node, and scontrol for all of them."""
+    control = Control("/x")
+    _tool(spy, "sinfo", f"cat {spy}/state")
+
+    def read(state: str, shown: str | None = None, address: str = "a") -> tuple[Mapping[str, NodeState], int]:
+        """Return the node, and how many programs were asked."""
+        (spy / "calls").write_text("")
+        (spy / "state").write_text(f"{(shown or state).lower()}   \n")
+        _tool(spy, "scontrol", f"echo NodeName=a NodeAddr={address} State={state}")
+        return control.named_nodes({"a"}), len(_calls(spy))
+
+    coming, asked = read("ALLOCATED+CLOUD+POWERING_UP")
+    assert asked == 2
+    assert _calls(spy)[0] == "[--noheader][--all][--nodes=a][--Format=StateComplete:400]"
+    assert read("ALLOCATED+CLOUD+POWERING_UP") == (coming, 1)
+    assert read("ALLOCATED+CLOUD+POWERING_UP")[0] is coming
+    for address in ("10.0.0.1", "10.0.0.2"):
+        up, asked = read("ALLOCATED+CLOUD", address=address)
+        assert (up["a"].is_up, up["a"].address, asked) == (True, address, 2), "it counts besides the state"
+    coming, asked = read("ALLOCATED+CLOUD+POWERING_UP")
+    assert (coming["a"].is_powering_up, asked) == (True, 2)
+    for _ in range(2):
+        changed, asked = read("ALLOCATED+CLOUD", "ALLOCATED+CLOUD+POWERING_UP*")
+        assert (changed["a"].is_up, asked) == (True, 2), "what sinfo shows is not what scontrol shows"
+    assert read("IDLE+POWERED_DOWN", " ")[0]["a"].is_powered_down
+    _tool(spy, "sinfo", "exit 1")
+    assert read("ALLOCATED+CLOUD")[0]["a"].is_up, "without sinfo"
+
+
 def test_threads_that_ask_at_once_share_a_reading_that_begins_after_them(spy: Path) -> None:
     _tool(spy, "scontrol", f"cat {spy}/answer; until [ -e {spy}/go ]; do sleep 0.01; done")
     (spy / "answer").write_text("NodeName=a State=IDLE\n")
@@ -311,6 +362,11 @@ def answer(number: object, **changes: str) -> bytes:
     """A record of squeue for the fields of `JOB`."""
     values = [str(number), *(PLAIN | changes).values()]
     return f"{MARK}f".join(values).encode() + f"{MARK}r\n".encode()
+
+
+def holding(number: int, state: str = "PENDING", nodes: str = "", task: str = "N/A") -> bytes:
+    """A record of squeue for the fields of `HOLDING`."""
+    return f"{MARK}f".join([str(number), task, state, nodes]).encode() + f"{MARK}r\n".encode()
 
 
 def test_a_job_that_takes_fewer_nodes_than_it_wants_needs_the_least() -> None:
@@ -704,14 +760,35 @@ def test_an_answer_that_names_a_job_twice_is_an_error_and_one_left_out_is_named_
     mark = "mark=${SQUEUE_FORMAT2#jobid:}; mark=${mark%%f,*}"
     records = spy / "records"
     _tool(spy, "squeue", f'{mark}; sed "s/{MARK}/$mark/g" {records}')
-    records.write_bytes(answer(5, state="RUNNING") + answer(6, restartcnt="x"))
+    records.write_bytes(holding(5, "RUNNING", "a") + holding(6, "RUNNING", "a b"))
     control = Control("/x")
     for _ in range(2):
         assert control.working_jobs() == {5}
-    assert capfd.readouterr().err.count("job 6 is left out: 'x' is not a number") == 1
-    records.write_bytes(answer(5) + answer(5))
+    assert capfd.readouterr().err.count("job 6 is left out: 'a b' is not names") == 1
+    records.write_bytes(holding(5) + holding(5))
     with pytest.raises(SlurmAnswerError, match="job 5 occurs twice"):
         control.working_jobs()
+    records.write_bytes(answer(5, state="RUNNING"))
+    with pytest.raises(SlurmAnswerError, match="no job's record"):
+        control.working_jobs()
+    records.write_bytes(b"")
+    assert control.working_jobs() == set()
+
+
+@pytest.mark.parametrize("nodes", ["", "debug-0"])
+@pytest.mark.parametrize(
+    "word", ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "FAILED", "NEW"]
+)
+def test_few_fields_tell_which_jobs_hold_nodes(word: str, nodes: str) -> None:
+    (job,) = parse_jobs(answer(7, state=word, nodelist=nodes), MARK).values()
+    assert parse_working(holding(7, word, nodes), MARK) == ({7} if job.has_work else set())
+
+
+def test_the_tasks_of_an_array_that_have_not_started_hold_no_nodes() -> None:
+    tasks = (
+        holding(7, "PENDING", task="0") + holding(7, "PENDING", task="1") + holding(8, "RUNNING", "a", "2")
+    )
+    assert parse_working(tasks, MARK) == {8}
 
 
 def test_an_answer_that_is_too_long_ends_its_program(spy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

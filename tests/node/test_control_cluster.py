@@ -75,7 +75,13 @@ def test_a_node_from_off_to_busy_and_back(cluster: SlurmCluster) -> None:
     control.release(job)
     cluster.wait("the job has the node", lambda: control.nodes()[node].has_job)
     assert job in control.working_jobs(), "its prolog may wait for the node"
-    cluster.wait("the node is up", lambda: control.nodes()[node].is_up)
+    if (coming := control.named_nodes([node]))[node].is_powering_up:
+        assert control.named_nodes([node]) is coming or control.nodes()[node].is_up, (
+            "sinfo has the same words"
+        )
+    cluster.wait("the node is up", lambda: control.named_nodes([node])[node].is_up)
+    assert control.named_nodes([node, "debug-1"]).keys() == {node, "debug-1"}
+    assert control.named_nodes([node, "other-1"]).keys() == control.nodes().keys()
     seen = control.jobs()[job]
     assert (seen.name, seen.comment, seen.nodes, seen.batch_host) == (
         "a JobState=FAILED b",

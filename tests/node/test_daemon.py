@@ -172,6 +172,19 @@ def test_a_machine_of_a_nodes_last_life_is_no_sign_of_its_next(daemon: Daemon) -
     assert set(daemon.elastic._ledger.newest()) == {"debug-1"}
 
 
+def test_a_node_that_goes_has_all_nodes_looked_at_that_are_waited_for(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job of many nodes the observer reads one alone while that comes up."""
+    looks: list[None] = []
+    monkeypatch.setattr(daemon.elastic._observer, "look_at_all", lambda: looks.append(None))
+    daemon.resume("debug-0")
+    assert looks == []
+    daemon.elastic.process({"program": "suspend", "nodes": "debug-0", "time": 1.0})
+    daemon.elastic.process({"program": "resume-fail", "nodes": "debug-0"})
+    assert len(looks) == 2
+
+
 def test_nor_is_one_whose_node_goes_while_it_is_launched(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def made(control: FakeControl, file: Path, served: Callable[[str], str | None] | None = None) -> DnsHosts:
-    return DnsHosts(control.nodes_since, file.parent, SUFFIX, served or Server(file), 3600.0)
+    return DnsHosts(
+        control.nodes_since, control.named_nodes, file.parent, SUFFIX, served or Server(file), 3600.0
+    )
 
 
 def test_names_are_those_of_nodes_that_have_registered_and_stay() -> None:
@@ -166,7 +168,7 @@ def test_a_file_that_cannot_be_written_keeps_no_job_from_starting(
     assert "10.0.1.7" in file.read_text(), "as soon as it can be"
 
 
-def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None:
+def test_an_older_reading_is_never_written_after_a_newer_one(control: FakeControl, file: Path) -> None:
     """Two threads read: one for waiting jobs, and one periodically."""
     begun, go_on = threading.Event(), threading.Event()
     readings = iter(["10.0.1.7", "10.0.1.8"])
@@ -178,7 +180,7 @@ def test_an_older_reading_is_never_written_after_a_newer_one(file: Path) -> None
             assert go_on.wait(60)
         return {"debug-0": node("debug-0", address)}
 
-    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 3600.0)
+    seen = DnsHosts(read, control.named_nodes, file.parent, SUFFIX, Server(file), 3600.0)
     threads = [threading.Thread(target=seen.nodes) for _ in range(2)]
     threads[0].start()
     assert begun.wait(60)
@@ -220,7 +222,7 @@ def test_anothers_reading_does_while_no_node_comes_up(
         until(lambda: len(asked) >= begun + 4, 60, "looks", 0.005)
         return asked[begun + 2 :]
 
-    seen = DnsHosts(read, file.parent, SUFFIX, Server(file), 0.02)
+    seen = DnsHosts(read, control.named_nodes, file.parent, SUFFIX, Server(file), 0.02)
     threading.Thread(target=seen.run, daemon=True).start()
     assert max(next_looks()) < math.inf
     assert asked[0] == math.inf
@@ -228,8 +230,91 @@ def test_anothers_reading_does_while_no_node_comes_up(
     assert min(next_looks()) == math.inf, "its name is late by no more than a pause"
 
 
+def test_who_waits_for_some_nodes_has_their_names_beside_all_others(control: FakeControl, file: Path) -> None:
+    coming = {name: node(name, name, "ALLOCATED", "POWERING_UP") for name in ("debug-1", "debug-2")}
+    control.state.update(coming)
+    named: dict[str, NodeState] = {}
+    seen = DnsHosts(control.nodes_since, lambda _: dict(named), file.parent, SUFFIX, Server(file), 3600.0)
+
+    def lines() -> list[str]:
+        return [line.split()[0] for line in file.read_text().splitlines()]
+
+    assert seen.named(["debug-1"]) == control.state, "at first all are read: others are up"
+    assert lines() == ["10.0.1.7"]
+    named["debug-1"] = node("debug-1", "10.0.1.8", "ALLOCATED")
+    assert seen.named(["debug-1"]) == named
+    assert lines() == ["10.0.1.7", "10.0.1.8"]
+    named["debug-1"] = node("debug-1", "10.0.1.9", "ALLOCATED")
+    seen.named(["debug-1"])
+    assert lines() == ["10.0.1.7", "10.0.1.9"]
+    named["debug-1"] = coming["debug-1"]
+    seen.named(["debug-1"])
+    assert lines() == ["10.0.1.7"]
+
+
+def test_the_newest_reading_counts_though_it_is_the_same_as_an_earlier_one(
+    control: FakeControl, file: Path
+) -> None:
+    """Between two equal readings of all nodes, or of some, one of the other kind has shown something else."""
+    everything = {"debug-0": UP, "debug-1": node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")}
+    some = {"debug-1": node("debug-1", "10.0.1.8", "ALLOCATED")}
+    seen = DnsHosts(lambda _: everything, lambda _: some, file.parent, SUFFIX, Server(file), 3600.0)
+    for _ in range(3):
+        seen.nodes()
+        assert "debug-1" not in file.read_text()
+        seen.named(["debug-1"])
+        assert "10.0.1.8 debug-1" in file.read_text()
+        assert "10.0.1.7 debug-0" in file.read_text()
+
+
+def test_who_waits_for_all_nodes_that_come_up_spares_a_reading_of_all(
+    control: FakeControl, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = made(control, file)
+    control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
+    seen.nodes()
+    soon, spared = seen._asked_at + dns_hosts.POWERING_UP_SECONDS, dns_hosts.SPARED_SECONDS
+    assert seen._due() == soon
+    monkeypatch.setattr(control, "named_nodes", lambda names: {n: control.state[n] for n in names})
+    seen = made(control, file)
+    seen.nodes()
+    seen.named(["debug-0"])
+    assert seen._due() < seen._asked_at + spared, "another node comes up"
+    seen.named(["debug-1"])
+    assert seen._asked_at + spared <= seen._due() < seen._asked_at + spared + 60
+    seen.named(["debug-0"])
+    assert seen._due() >= seen._asked_at + spared, "one that is watched alone changes nothing"
+    seen.expect(["debug-1"])
+    assert seen._due() >= seen._asked_at + spared, "it is known to come up"
+    seen.expect(["debug-2"])
+    assert seen._due() < seen._asked_at + spared
+    control.state["debug-2"] = node("debug-2", "debug-2", "ALLOCATED", "POWERING_UP")
+    seen.named(["debug-1", "debug-2"])
+    assert seen._due() >= seen._asked_at + spared
+    monkeypatch.setattr(seen, "_interval", 5.0)
+    assert seen._due() == seen._asked_at + 5, "all are read at the interval in any case"
+    control.error = SlurmError(["scontrol"], 1, "?")
+    seen.look()
+    assert seen._due() == seen._asked_at + dns_hosts.POWERING_UP_SECONDS, "what is known is old"
+
+
+def test_a_node_that_is_asked_for_while_all_are_read_is_read_again(file: Path) -> None:
+    """The reading may have begun before Slurm asked for it."""
+
+    asked_for = ["debug-0"]
+
+    def read(_: float) -> Mapping[str, NodeState]:
+        while asked_for:
+            seen.expect([asked_for.pop()])
+        return {}
+
+    seen = DnsHosts(read, lambda _: {}, file.parent, SUFFIX, Server(file), 3600.0)
+    assert seen.look()
+    assert not seen.look()
+
+
 def test_who_waits_for_nodes_moves_the_next_look(control: FakeControl, file: Path) -> None:
-    seen = DnsHosts(control.nodes_since, file.parent, SUFFIX, Server(file), 0.3)
+    seen = DnsHosts(control.nodes_since, control.named_nodes, file.parent, SUFFIX, Server(file), 0.3)
     control.state["debug-1"] = node("debug-1", "debug-1", "ALLOCATED", "POWERING_UP")
     seen.look()
     before = seen._asked_at

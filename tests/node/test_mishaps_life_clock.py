@@ -87,7 +87,7 @@ def test_a_node_that_is_still_off_is_waited_for(
 ) -> None:
     monkeypatch.setattr(observer, "POLL_SECONDS", 0.005)
     monkeypatch.setattr(observer, "STALE_POWERED_DOWN_SECONDS", HOUR / 2)
-    watching = Observer(lambda: {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}, lambda: {1})
+    watching = Observer(lambda _: {"debug-0": node("debug-0", "IDLE", "POWERED_DOWN")}, lambda: {1})
     over = threading.Event()
     wait = Wait(1, ["debug-0"], time.monotonic(), HOUR / 2, lambda _: over.set(), lambda: False)
     set_clock(jump)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pytest
@@ -30,15 +31,19 @@ class Slurm:
         self.now = {n.name: n for n in nodes}
         self.jobs = set(jobs)
         self.readings = 0
+        self.read_nodes: list[frozenset[str]] = []
+        self.while_read: Callable[[], object] = lambda: None
         self.job_readings = 0
         self.error: Exception | None = None
         self.job_trouble: Exception | None = None
 
-    def read(self) -> Mapping[str, NodeState]:
+    def read(self, names: Collection[str]) -> Mapping[str, NodeState]:
         self.readings += 1
+        self.read_nodes.append(frozenset(names))
+        self.while_read()
         if self.error is not None:
             raise self.error
-        return dict(self.now)
+        return {name: self.now[name] for name in names if name in self.now}
 
     def read_jobs(self) -> set[int]:
         self.job_readings += 1
@@ -144,7 +149,7 @@ def test_a_job_that_completes_or_waits_again_ends_the_wait() -> None:
         [STARTING],
         [job(n, word, nodes=() if word == "PENDING" else ("debug-0",)) for n, word in enumerate(words, 1)],
     )
-    seen = Observer(control.nodes, control.working_jobs)
+    seen = Observer(control.named_nodes, control.working_jobs)
     for ended in (1, 2, 3):
         assert wait(seen, ended, ["debug-0"], time.monotonic() - 2, 60) is True, words[ended - 1]
     assert wait(seen, 4, ["debug-0"], time.monotonic() - 2, 0.1) is False
@@ -195,6 +200,110 @@ def test_a_long_wait_costs_few_readings_and_a_new_one_is_served_at_once(
     assert time.monotonic() - began < 60
 
 
+MANY = [f"debug-{number}" for number in range(5)]
+OTHERS = [node(name, "ALLOCATED", "POWERING_UP") for name in MANY[1:]]
+
+
+def test_of_a_job_of_many_nodes_one_is_read_until_it_is_up() -> None:
+    """No prolog can go before. Reading all of a thousand nodes takes five times as long."""
+    slurm = Slurm(STARTING, *OTHERS)
+    caller = Caller(slurm.observer(), 1, MANY, time.monotonic())
+    until(lambda: slurm.readings > 3, 60, "readings")
+    assert slurm.read_nodes[0] == set(MANY)
+    assert set(slurm.read_nodes[1:]) == {frozenset({"debug-0"})}
+    for name in MANY:
+        assert caller.answers.empty()
+        slurm.now[name] = node(name, "ALLOCATED", "CLOUD")
+        before = slurm.readings
+        until(lambda: slurm.readings > before + 2 or name == MANY[-1], 60, "readings")  # noqa: B023
+    assert caller.answers.get(timeout=60) is True
+    assert slurm.read_nodes[-1] == set(MANY), "the answer is of all nodes"
+
+
+def test_a_node_that_is_lost_ends_the_wait_though_another_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(STARTING, *OTHERS)
+    seen = slurm.observer()
+    for call in (seen.look_at_all, lambda: monkeypatch.setattr(observer, "ALL_SECONDS", 0.0)):
+        slurm.now["debug-3"] = OTHERS[2]
+        caller = Caller(seen, 1, MANY, time.monotonic())
+        before = slurm.readings
+        until(lambda: slurm.readings > before + 3, 60, "readings")  # noqa: B023
+        slurm.now["debug-3"] = node("debug-3", "DOWN", "POWERING_UP")
+        time.sleep(0.05)
+        assert caller.answers.empty()
+        call()
+        assert caller.answers.get(timeout=60) is True
+
+
+def test_a_node_that_is_watched_and_lost_ends_the_wait() -> None:
+    for lost in (node("debug-0", "DOWN", "POWERING_UP"), node("debug-0", "IDLE", "POWERING_DOWN")):
+        slurm = Slurm(STARTING, *OTHERS)
+        caller = Caller(slurm.observer(), 1, MANY, time.monotonic())
+        until(lambda: slurm.readings > 3, 60, "readings")  # noqa: B023
+        slurm.now["debug-0"] = lost
+        assert caller.answers.get(timeout=60) is True
+
+
+@pytest.mark.parametrize(
+    ("shown", "watched"),
+    [
+        ({"debug-0": STARTING, "debug-1": OTHERS[0]}, "debug-0"),
+        ({"debug-0": UP, "debug-1": OTHERS[0]}, "debug-1"),
+        (
+            {"debug-0": STARTING, "debug-1": node("debug-1", "ALLOCATED", "POWERED_DOWN", "POWER_UP")},
+            "debug-0",
+        ),
+        ({"debug-0": STARTING, "debug-1": node("debug-1", "IDLE", "POWERED_DOWN")}, None),
+        ({"debug-0": STARTING, "debug-1": node("debug-1", "DOWN")}, None),
+        (
+            {"debug-0": STARTING, "debug-1": node("debug-1", "ALLOCATED", "POWERING_UP", "POWERING_DOWN")},
+            None,
+        ),
+        ({"debug-0": STARTING}, None),
+        ({"debug-0": UP, "debug-1": node("debug-1", "IDLE")}, None),
+    ],
+)
+def test_one_node_tells_for_a_job_while_nothing_else_can_end_the_wait(
+    shown: dict[str, NodeState], watched: str | None
+) -> None:
+    def waiting(*, is_epilog: bool) -> Wait:
+        return Wait(1, MANY[:2], 0.0, math.inf, bool, lambda: False, is_epilog)
+
+    assert observer.watched_node(waiting(is_epilog=False), shown) == watched
+    assert observer.watched_node(waiting(is_epilog=True), shown) is None
+
+
+def test_many_jobs_of_one_node_are_read_together() -> None:
+    slurm = Slurm(STARTING, *OTHERS)
+    seen = slurm.observer()
+    callers = [Caller(seen, 1, [name], time.monotonic()) for name in MANY]
+    until(lambda: slurm.read_nodes[-2:] == [frozenset(MANY)] * 2, 60, "readings of all")
+    slurm.now["debug-2"] = node("debug-2", "ALLOCATED")
+    assert callers[2].answers.get(timeout=60) is True
+    until(lambda: "debug-2" not in slurm.read_nodes[-1], 60, "a reading without it")
+    assert all(caller.answers.empty() for caller in callers)
+
+
+def test_who_begins_to_wait_while_nodes_are_read_waits_for_the_next_reading() -> None:
+    """Their nodes are not in it, which does not mean that they are lost."""
+    slurm = Slurm(STARTING, *OTHERS)
+    seen = slurm.observer()
+    callers: list[Caller] = []
+
+    def another() -> None:
+        slurm.while_read = lambda: None
+        # The program had asked before the reading began, and nobody knew of it yet.
+        callers.append(Caller(seen, 1, ["debug-1"], time.monotonic() - 1))
+
+    slurm.while_read = another
+    first = Caller(seen, 1, ["debug-0"], time.monotonic())
+    until(lambda: slurm.readings > 3, 60, "readings")
+    assert first.answers.empty()
+    assert callers[0].answers.empty()
+    slurm.now["debug-1"] = node("debug-1", "ALLOCATED")
+    assert callers[0].answers.get(timeout=60) is True
+
+
 def test_a_boot_report_is_followed_by_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "QUIET_POLL_SECONDS", 600.0)
     slurm, reports = Slurm(STARTING), ["one"]
@@ -214,19 +323,36 @@ def test_jobs_are_read_again_if_a_node_has_changed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(observer, "JOBS_SECONDS", 0.0)
     monkeypatch.setattr(observer, "PROMPT_SECONDS", 600.0)
     slurm = Slurm()
-    now: list[Mapping[str, NodeState]] = [{"debug-0": STARTING}]
-    seen = Observer(lambda: (slurm.read() and now[0]) or now[0], slurm.read_jobs)
+    slurm.now = {"debug-0": STARTING}
+    seen = slurm.observer()
     asked = time.monotonic() - 2
     thread = threading.Thread(target=lambda: wait(seen, 1, ["debug-0"], asked, 60))
     thread.start()
     until(lambda: slurm.readings > 9, 60, "readings")
     assert slurm.job_readings == 1
     slurm.jobs.clear()
-    now[0] = dict(now[0])
+    slurm.now["debug-0"] = dataclasses.replace(STARTING)
     thread.join(60)
     assert not thread.is_alive()
     monkeypatch.setattr(observer, "UNCHANGED_JOBS_SECONDS", 0.0)
     assert wait(seen, 1, ["debug-0"], asked, 60) is True, "and now and then in any case"
+
+
+def test_jobs_are_read_again_if_a_node_changes_that_was_not_there_when_they_were_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observer, "JOBS_SECONDS", 0.0)
+    slurm = Slurm(STARTING, OTHERS[0], jobs=(1, 2))
+    seen = slurm.observer()
+    Caller(seen, 1, ["debug-0"], time.monotonic() - 2)
+    until(lambda: slurm.job_readings == 1, 60, "jobs")
+    second = Caller(seen, 2, ["debug-1"], time.monotonic() - 2)
+    before = slurm.readings
+    until(lambda: slurm.readings > before + 3, 60, "readings")
+    assert slurm.job_readings == 1
+    slurm.jobs.discard(2)
+    slurm.now["debug-1"] = node("debug-1", "IDLE", "POWERING_UP")
+    assert second.answers.get(timeout=60) is True
 
 
 def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
@@ -236,7 +362,9 @@ def test_the_pause_grows_with_the_wait_and_with_the_cost_of_a_reading(
     assert pause(0.008, 1.0, 900.0) == 0.1, "a job may be gone at once"
     assert pause(0.008, 1.0, 0.1) == pause(0.008, 2.0, 0.1) == 0.1, "a boot of the local stack"
     assert pause(0.008, 6.0, 1.0) == pytest.approx(0.3)
-    assert pause(0.05, 1.0, 900.0) == pytest.approx(0.2)
+    assert pause(0.02, 1.0, 900.0) == pytest.approx(0.18)
+    assert pause(0.008, 1.0, 900.0, vain=4) == pytest.approx(0.3)
+    assert pause(0.008, 1.0, 900.0, vain=400) == 0.5
     assert pause(0.008, 90.0, 1.0) == pause(3.0, 1.0, 900.0) == 0.5
     assert pause(0.008, -60.0, 900.0) == 0.1, "the prolog's question lies ahead"
     assert pause(0.008, 90.0, 900.0) < 2 > pause(3.0, 1.1, 5.1), "an answer takes two seconds"

@@ -79,7 +79,8 @@ class NamedMachines:
         shared = Path(str(names.folder(self._context.folders)))
         shared.mkdir(parents=True)
         (shared / name_server.STATIC).write_text(names.lines(HOSTS, self.domain))
-        self._names = DnsHosts(self.slurm.nodes_since, shared, self.domain, self.served, 3600.0)
+        read, named = self.slurm.nodes_since, self.slurm.named_nodes
+        self._names = DnsHosts(read, named, shared, self.domain, self.served, 3600.0)
 
     @property
     def domain(self) -> str:
