@@ -216,14 +216,11 @@ def _life(line: bytes) -> MachineLife | None:
     """
     try:
         found = json.loads(line)
-        price = found["price"]
-        life = MachineLife(
-            **{key: found[key] for key in _TEXTS},
-            **{key: float(found[key]) for key in _AMOUNTS},
-            price=None if price is None else float(price),
-            **{key: int(found[key]) for key in _COUNTS},
-            registered=found["registered"] is True,
-        )
+        values: dict[str, Any] = {key: found[key] for key in _TEXTS}
+        values |= {key: float(found[key]) for key in _AMOUNTS}
+        values |= {key: int(found[key]) for key in _COUNTS}
+        values["price"] = None if found["price"] is None else float(found["price"])
+        life = MachineLife(**values, registered=found["registered"] is True)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     texts = all(isinstance(getattr(life, key), str) for key in _TEXTS)

@@ -1,4 +1,4 @@
-"""The record of ended machines: one line a machine, whatever happens to the daemon, its disk and the clock."""
+"""The record of ended machines: one line a machine, whatever becomes of daemon, disk and clock."""
 
 from __future__ import annotations
 
