@@ -251,9 +251,12 @@ def cost(
     that `status` shows.
     """
     from cli.commands import cost as costs
+    from cli.providers import provider
 
-    asked = costs.Asked.of(by, since, until)
-    costs.show(load_up(stack, outputs), asked, as_csv=csv, as_json=json_output)
+    asked = costs.Asked.of(by, since, until, csv=csv, json=json_output)
+    known = load_up(stack, outputs)
+    bill = provider.biller(known, "cost").bill(known, *asked)
+    costs.show(known, bill, as_csv=csv, as_json=json_output)
 
 
 @app.command(

@@ -9,14 +9,13 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cli.commands.report.table import quoted
 from cli.console.tables import cell, new_table, put
-from cli.providers import login_machine, provider
-from cli.providers.interface import BillsJobs, HasLoginMachine, need
+from cli.providers import login_machine
+from cli.providers.interface import HasLoginMachine
 from infra.cost import unbilled
 from infra.errors import EXIT_USAGE, UserError
 from node.billing import BY
@@ -43,8 +42,7 @@ COLUMNS = ("kind", "name", "jobs", "node_hours", "usd", "at_least_usd")
 OF_JOBS = ("user", "account", "partition")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What is asked for; the fields are those of `BillsJobs.bill`."""
 
     by: str | None = None
@@ -52,12 +50,18 @@ class Asked:
     until: float | None = None
 
     @classmethod
-    def of(cls, by: str | None, since: str | None, until: str | None) -> Asked:
+    def of(
+        cls, by: str | None, since: str | None, until: str | None, *, csv: bool = False, json: bool = False
+    ) -> Asked:
         """Read the options of the command line.
 
         Raises:
-            UserError: Exit 2; one has no meaning, or the period ends before it begins.
+            UserError: Exit 2; one has no meaning, two exclude each other, or the period has no length.
         """
+        if csv and json:
+            raise UserError(
+                "--csv and --json are two forms: give one of them", EXIT_USAGE, code="cost.two-forms"
+            )
         if by is not None and by not in BY:
             raise UserError(
                 f"--by {by}: {', '.join(BY[:-1])} or {BY[-1]} is expected", EXIT_USAGE, code="cost.by"
@@ -123,16 +127,12 @@ def ask(
     return login_machine.parsed(answer)
 
 
-def show(up: StackUp, asked: Asked, *, as_csv: bool, as_json: bool) -> None:
+def show(up: StackUp, bill: Mapping[str, Any], *, as_csv: bool, as_json: bool) -> None:
     """Print a bill.
 
     Raises:
-        UserError: As for `BillsJobs.bill`; or two forms are asked for, or the answer has another form.
+        UserError: It has a form that this version does not know.
     """
-    if as_csv and as_json:
-        raise UserError("--csv and --json are two forms: give one of them", EXIT_USAGE, code="cost.two-forms")
-    biller = need(provider.of(up), BillsJobs, up, "cost")
-    bill = biller.bill(up, asked.by, asked.since, asked.until)
     if as_json:
         print(json.dumps(bill, indent=1))
         return
@@ -163,7 +163,9 @@ def csv_text(bill: Mapping[str, Any]) -> str:
 def _show(bill: Mapping[str, Any], up: StackUp) -> None:
     by, rows = bill["by"], bill["rows"]
     more = OF_JOBS if by == "job" else ()
-    table = new_table(f"Cost by {by}, {_period(bill)}", by, *more, "jobs", "node-hours", "USD")
+    # A title is never wider than its table.
+    put(f"[bold]{cell(f'Cost by {by}, {_period(bill)}')}[/bold]")
+    table = new_table("", by, *more, "jobs", "node-hours", "USD")
     jobs = [row for row in rows if row["kind"] == "jobs"]
     for row in [*jobs[:MOST_ROWS], *(row for row in rows if row["kind"] != "jobs")]:
         table.add_row(*_cells(row, more))

@@ -120,8 +120,7 @@ def bill(
     parts = [*split(lives.values(), runs, running, first, latest)]
     rows = _rows(parts, by, accounting=accounting)
     unknown = {part.life.partition for part in parts if part.life.price is None}
-    old = since is None or recorded.began is None or since < recorded.began
-    if old:
+    if since is None or recorded.began is None or since < recorded.began:
         counted = [
             life for life in lives.values() if life.id not in running and life.id not in recorded.restored
         ]
@@ -138,7 +137,7 @@ def bill(
         "rows": [_shown(key, row) for key, row in _sorted(rows)],
         "total": total.amounts(),
         "unknown": sorted(unknown),
-        "notes": list(_notes(recorded, told, lives, left_out, old=old)),
+        "notes": list(_notes(recorded, told, lives, left_out, old=any(kind == BEFORE for kind, _ in rows))),
     }
 
 
