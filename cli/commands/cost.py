@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cli.commands.report.table import quoted
 from cli.console.tables import cell, new_table, put
 from cli.providers import login_machine
 from cli.providers.interface import HasLoginMachine
+from cli.spreadsheet import quoted
 from infra.cost import unbilled
 from infra.errors import EXIT_USAGE, UserError
 from node.billing import BY
@@ -179,13 +179,16 @@ def _show(bill: Mapping[str, Any], up: StackUp) -> None:
         put(f"Note: {cell(note)}")
 
 
+def name_of(row: Mapping[str, Any]) -> str:
+    """Return a row's name, which says what it is if no job had it."""
+    name, known = row["name"], WORDS.get(row["kind"])
+    return str(name if known is None else f"{name} ({known})" if name else known)
+
+
 def _cells(row: Mapping[str, Any], more: tuple[str, ...]) -> list[str]:
-    kind, name = row["kind"], row["name"]
-    known = WORDS.get(kind)
-    shown = name if known is None else known if not name else f"{name} ({known})"
-    jobs = row["jobs"] if kind == "jobs" else None
+    jobs = row["jobs"] if row["kind"] == "jobs" else None
     amounts = f"{row['node_hours']:.2f}", usd(row).removesuffix(" USD")
-    return [cell(shown), *(cell(row.get(key)) for key in more), cell(jobs), *map(cell, amounts)]
+    return [cell(name_of(row)), *(cell(row.get(key)) for key in more), cell(jobs), *map(cell, amounts)]
 
 
 def usd(amounts: Mapping[str, Any]) -> str:

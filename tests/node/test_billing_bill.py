@@ -81,7 +81,7 @@ class Cluster:
         self.ledger = Ledger(self.elastic / "ledger.json", made)
         self.now, self.count = NOW, 0
         self.machines: list[Machine] = []
-        monkeypatch.setattr(bills.time, "time", lambda: self.now)
+        monkeypatch.setattr("node.billing.bill.time.time", lambda: self.now)
         monkeypatch.setattr(rpc, "call", self.call)
 
     def call(self, _path: str, method: str, _seconds: float) -> Any:

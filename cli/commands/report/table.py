@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cli.commands.report import programs
 from cli.commands.report.programs import Program
 from cli.commands.report.runs import Run
+from cli.spreadsheet import quoted
 
 
 class Column(NamedTuple):
@@ -118,10 +119,3 @@ def text(runs: Iterable[Run], user_programs: Iterable[Program] = ()) -> str:
         known = programs.cells(program)
         writer.writerow([quoted(known.get(name)) for name in COLUMNS])
     return buffer.getvalue()
-
-
-def quoted(value: object) -> object:
-    """Return a cell's value, with a mark before a text that a spreadsheet would take for a formula."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return "" if value is None else value
