@@ -137,7 +137,7 @@ def bill(
         "rows": [_shown(key, row) for key, row in _sorted(rows)],
         "total": total.amounts(),
         "unknown": sorted(unknown),
-        "notes": list(_notes(recorded, told, lives, left_out, old=any(kind == BEFORE for kind, _ in rows))),
+        "notes": list(_notes(recorded, told, parts, left_out, old=any(kind == BEFORE for kind, _ in rows))),
     }
 
 
@@ -220,7 +220,7 @@ def _shown(key: tuple[str, str], row: _Row) -> dict[str, Any]:
 def _notes(
     recorded: machine_record.Recorded,
     told: Mapping[str, Any],
-    lives: Mapping[str, MachineLife],
+    parts: Iterable[Part],
     left_out: int,
     *,
     old: bool,
@@ -230,8 +230,12 @@ def _notes(
         yield f"ended machines are recorded since {when}; what ended before has one row"
     if recorded.damaged:
         yield f"{plurals.count(recorded.damaged, 'line')} of the record of machines cannot be read"
-    if restored := [life for life in lives.values() if life.id in recorded.restored]:
-        usd = sum(life.seconds / 3600 * (life.price or 0.0) for life in restored)
+    restored, usd = set(), 0.0
+    for part in parts:
+        if part.life.id in recorded.restored:
+            restored.add(part.life.id)
+            usd += part.seconds / 3600 * (part.life.price or 0.0)
+    if restored:
         yield (
             f"{plurals.count(len(restored), 'machine')} of a restored backup, {usd:.2f} USD in all, are in "
             "no cost that `status` shows"
