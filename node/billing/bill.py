@@ -7,13 +7,13 @@ began, which nobody can divide any more, is a row, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from node.billing import job_runs
-from node.billing.shares import Kind, Part, Run, split
+from node.billing.shares import FOREVER, Kind, Part, split
 from node.design.folders import Folders
 from node.design.model import Settings
 from node.elastic import machine_record
@@ -29,6 +29,7 @@ DIGITS = 6
 """Decimals of hours and USD: a job's second of a cheap node is no zero."""
 LEAST_SECONDS = 0.5
 """What is less, of all that is not recorded, comes from the rounding of sums."""
+PERIOD_SECONDS = 7 * 86400.0
 DAEMON_SECONDS = 30.0
 SACCT_SECONDS = 300.0
 """It may have to read millions of records."""
@@ -43,7 +44,7 @@ class _Row:
     seconds: float = 0.0
     usd: float = 0.0
     unpriced: float = 0.0
-    jobs: set[str] = field(default_factory=set)
+    jobs: set[int] = field(default_factory=set)
     more: dict[str, str] = field(default_factory=dict)
 
     def add(self, seconds: float, price: float | None) -> None:
@@ -58,10 +59,6 @@ class _Row:
             "usd": None if self.unpriced > 0 else round(self.usd, DIGITS),
             "at_least_usd": round(self.usd, DIGITS),
         }
-
-
-Rows = dict[tuple[str, str], _Row]
-"""Kind and name -> the row."""
 
 
 def of_cluster(
@@ -113,32 +110,47 @@ def bill(
     recorded = machine_record.read(Path(str(folders.elastic)), since)
     lives, running = _lives(recorded, told)
     end = now if until is None else min(until, now)
-    runs, left_out = job_runs.read(control, since, end) if accounting else ([], 0)
-    # Machines that run end now for the daemon, whose clock may be a moment ahead.
+    # Machines that run end now for the daemon, and the clock may have been set back.
     latest = max([end, *(life.ended for life in lives.values() if until is None)])
-    first = float("-inf") if since is None else since
-    parts = [*split(lives.values(), runs, running, first, latest)]
-    rows = _rows(parts, by, accounting=accounting)
-    unknown = {part.life.partition for part in parts if part.life.price is None}
+    tally = _Tally(by, accounting, recorded.restored)
+    left_out: set[int] = set()
+    for period, some in _periods(lives.values(), -FOREVER if since is None else since, latest):
+        runs, damaged = job_runs.read(control, *period) if accounting else ([], set())
+        left_out |= damaged
+        tally.add(split(some, runs, running, *period))
     if since is None or recorded.began is None or since < recorded.began:
-        counted = [
-            life for life in lives.values() if life.id not in running and life.id not in recorded.restored
-        ]
-        unknown |= _add_before(rows, told["closed"], counted, by)
-    total = _Row()
-    for row in rows.values():
-        total.seconds, total.usd = total.seconds + row.seconds, total.usd + row.usd
-        total.unpriced += row.unpriced
+        tally.add_before(told["closed"], (life for life in lives.values() if life.id not in running))
     return {
         "by": by,
         "since": since,
         "until": round(end, 3),
         "recorded_since": recorded.began,
-        "rows": [_shown(key, row) for key, row in _sorted(rows)],
-        "total": total.amounts(),
-        "unknown": sorted(unknown),
-        "notes": list(_notes(recorded, told, parts, left_out, old=any(kind == BEFORE for kind, _ in rows))),
+        "rows": tally.shown(),
+        "total": tally.total().amounts(),
+        "unknown": sorted(tally.unknown),
+        "notes": list(_notes(recorded, told, tally, len(left_out))),
     }
+
+
+def _periods(
+    lives: Iterable[MachineLife], since: float, until: float
+) -> Iterator[tuple[tuple[float, float], list[MachineLife]]]:
+    """Yield weeks, each with the machines of it: the accounting's records of a year are many.
+
+    Weeks without machines are left out. Bills of two periods add up to that of both.
+    """
+    left = sorted(lives, key=lambda life: min(life.launched, life.ended), reverse=True)
+    active: list[MachineLife] = []
+    begin = since
+    while begin < until and (left or active):
+        # Before the first machine there is nothing.
+        first = min(min(life.launched, life.ended) for life in (active or left[-1:]))
+        end = min(until, max(begin, first) + PERIOD_SECONDS)
+        while left and min(left[-1].launched, left[-1].ended) <= end:
+            active.append(left.pop())
+        yield (begin, end), active
+        active = [life for life in active if max(life.launched, life.ended) > end]
+        begin = end
 
 
 def _lives(
@@ -152,93 +164,117 @@ def _lives(
     return lives, {life.id for life in running}
 
 
-def _rows(parts: Iterable[Part], by: str, *, accounting: bool) -> Rows:
-    rows: Rows = {}
-    for part in parts:
-        kind = part.kind.value
-        if part.run is None and not accounting and part.kind is Kind.IDLE:
-            kind = NODES
-        name = _name(part, by)
-        row = rows.setdefault((kind, name), _Row())
-        row.add(part.seconds, part.life.price)
-        if (run := part.run) is not None:
-            row.jobs.add(run.job)
-            if by == "job":
-                row.more = {"user": run.user, "account": run.account, "partition": part.life.partition}
-    return rows
-
-
-def _name(part: Part, by: str) -> str:
-    """Return what a part is booked to; empty for what no job had, which only partitions tell apart."""
-    run: Run | None = part.run
-    if by == "partition":
-        return part.life.partition
-    if run is None:
-        return ""
-    return {"user": run.user, "account": run.account, "job": run.job}[by]
-
-
-def _add_before(
-    rows: Rows, closed: Mapping[str, Mapping[str, float]], counted: Iterable[MachineLife], by: str
-) -> set[str]:
-    """Add what the ledger has of ended machines and their record lacks, and return whose price is unknown.
+class _Tally:
+    """The rows of a bill, to which parts of machines are added.
 
     Args:
-        closed: The ledger's sums by partition.
-        counted: The ended machines that are in these sums, and in the record.
+        by: What the rows are.
+        accounting: Whether parts say who had them.
+        restored: The ids of machines that a backup has brought.
+
+    Attributes:
+        unknown: The partitions of which a price is not known.
+        restored: The ids of those of these machines that are in the bill.
+        restored_usd: What they have cost.
     """
-    known: dict[str, _Row] = {}
-    for life in counted:
-        known.setdefault(life.partition, _Row()).add(life.seconds, life.price)
-    unknown = set()
-    for partition, total in closed.items():
-        has = known.get(partition, _Row())
-        seconds, unpriced = total["seconds"] - has.seconds, total["unpriced"] - has.unpriced
-        if seconds < LEAST_SECONDS:
-            continue
-        row = rows.setdefault((BEFORE, partition if by == "partition" else ""), _Row())
-        row.seconds += seconds
-        row.usd += max(0.0, total["usd"] - has.usd)
-        if unpriced > LEAST_SECONDS:
-            row.unpriced += unpriced
-            unknown.add(partition)
-    return unknown
 
+    def __init__(self, by: str, accounting: bool, restored: Collection[str]) -> None:
+        self._by = by
+        self._accounting = accounting
+        self._brought = restored
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self.unknown: set[str] = set()
+        self.restored: set[str] = set()
+        self.restored_usd = 0.0
 
-def _sorted(rows: Rows) -> list[tuple[tuple[str, str], _Row]]:
-    kinds = [Kind.JOBS.value, NODES, Kind.IDLE.value, Kind.FAILED_BOOTS.value, BEFORE]
-    return sorted(
-        rows.items(), key=lambda item: (kinds.index(item[0][0]), -item[1].usd, -item[1].seconds, item[0][1])
-    )
+    def add(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            row = self._row(self._kind(part), self._name(part))
+            row.add(part.seconds, part.life.price)
+            if (run := part.run) is not None:
+                # Of a year's jobs the numbers would need less memory than the names, and no row shows them.
+                row.jobs.add(hash(run.job))
+                if self._by == "job":
+                    row.more = {"user": run.user, "account": run.account, "partition": part.life.partition}
+            if part.life.price is None:
+                self.unknown.add(part.life.partition)
+            if part.life.id in self._brought:
+                self.restored.add(part.life.id)
+                self.restored_usd += part.seconds / 3600 * (part.life.price or 0.0)
 
+    def add_before(self, closed: Mapping[str, Mapping[str, float]], ended: Iterable[MachineLife]) -> None:
+        """Add what the ledger has counted of ended machines, and the record of them lacks.
 
-def _shown(key: tuple[str, str], row: _Row) -> dict[str, Any]:
-    kind, name = key
-    return {"kind": kind, "name": name, **row.more, "jobs": len(row.jobs), **row.amounts()}
+        Args:
+            closed: The ledger's sums by partition.
+            ended: The ended machines of the record.
+        """
+        known: dict[str, _Row] = {}
+        for life in ended:
+            if life.id not in self._brought:
+                known.setdefault(life.partition, _Row()).add(life.seconds, life.price)
+        for partition, total in closed.items():
+            has = known.get(partition, _Row())
+            seconds, unpriced = total["seconds"] - has.seconds, total["unpriced"] - has.unpriced
+            if seconds < LEAST_SECONDS:
+                continue
+            row = self._row(BEFORE, partition if self._by == "partition" else "")
+            row.seconds += seconds
+            row.usd += max(0.0, total["usd"] - has.usd)
+            if unpriced > LEAST_SECONDS:
+                row.unpriced += unpriced
+                self.unknown.add(partition)
+
+    def has(self, kind: str) -> bool:
+        return any(key[0] == kind for key in self._rows)
+
+    def total(self) -> _Row:
+        total = _Row()
+        for row in self._rows.values():
+            total.seconds, total.usd = total.seconds + row.seconds, total.usd + row.usd
+            total.unpriced += row.unpriced
+        return total
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return the rows, the dearest of each kind first."""
+        kinds = [Kind.JOBS.value, NODES, Kind.IDLE.value, Kind.FAILED_BOOTS.value, BEFORE]
+
+        def order(item: tuple[tuple[str, str], _Row]) -> tuple[int, float, float, str]:
+            (kind, name), row = item
+            return kinds.index(kind), -row.usd, -row.seconds, name
+
+        return [
+            {"kind": kind, "name": name, **row.more, "jobs": len(row.jobs), **row.amounts()}
+            for (kind, name), row in sorted(self._rows.items(), key=order)
+        ]
+
+    def _row(self, kind: str, name: str) -> _Row:
+        return self._rows.setdefault((kind, name), _Row())
+
+    def _kind(self, part: Part) -> str:
+        unsaid = not self._accounting and part.kind is Kind.IDLE
+        return NODES if unsaid else part.kind.value
+
+    def _name(self, part: Part) -> str:
+        """Return what a part is booked to; empty for what no job had, which only partitions tell apart."""
+        if self._by == "partition":
+            return part.life.partition
+        run = part.run
+        return "" if run is None else {"user": run.user, "account": run.account, "job": run.job}[self._by]
 
 
 def _notes(
-    recorded: machine_record.Recorded,
-    told: Mapping[str, Any],
-    parts: Iterable[Part],
-    left_out: int,
-    *,
-    old: bool,
-) -> Iterable[str]:
-    if old and recorded.began is not None:
+    recorded: machine_record.Recorded, told: Mapping[str, Any], tally: _Tally, left_out: int
+) -> Iterator[str]:
+    if tally.has(BEFORE) and recorded.began is not None:
         when = time.strftime("%F %T UTC", time.gmtime(recorded.began))
         yield f"ended machines are recorded since {when}; what ended before has one row"
     if recorded.damaged:
         yield f"{plurals.count(recorded.damaged, 'line')} of the record of machines cannot be read"
-    restored, usd = set(), 0.0
-    for part in parts:
-        if part.life.id in recorded.restored:
-            restored.add(part.life.id)
-            usd += part.seconds / 3600 * (part.life.price or 0.0)
-    if restored:
+    if tally.restored:
         yield (
-            f"{plurals.count(len(restored), 'machine')} of a restored backup, {usd:.2f} USD in all, are in "
-            "no cost that `status` shows"
+            f"{plurals.count(len(tally.restored), 'machine')} of a restored backup, {tally.restored_usd:.2f} "
+            "USD in all, are in no cost that `status` shows"
         )
     if told["damaged"]:
         yield f"the cost that `status` shows lacks what is in {', '.join(told['damaged'])}"

@@ -27,12 +27,12 @@ MOST_NAMED = 3
 """How many records that are left out are named."""
 
 
-def read(control: Slurm, since: float | None, until: float) -> tuple[list[Run], int]:
-    """Return the runs of jobs between two times, and perhaps others, and the number of records left out.
+def read(control: Slurm, since: float, until: float) -> tuple[list[Run], set[int]]:
+    """Return the runs of jobs between two times, and perhaps others, and hashes of the records left out.
 
     Args:
         control: Slurm's commands.
-        since: Seconds since the epoch; `None` means all that the accounting has.
+        since: Seconds since the epoch; -infinity means all that the accounting has.
         until: Likewise.
 
     Raises:
@@ -46,20 +46,21 @@ def read(control: Slurm, since: float | None, until: float) -> tuple[list[Run], 
         # A job that was queued again has a record of each run.
         "--duplicates",
         "--noheader",
-        f"--starttime={_moment(0.0 if since is None else since - SPARE_SECONDS)}",
+        f"--starttime={_moment(since - SPARE_SECONDS)}",
         f"--endtime={_moment(until + SPARE_SECONDS)}",
         "--parsable",
         f"--delimiter={mark}",
         f"--format={','.join(RECORDED)}",
     )
-    runs, left_out = [], 0
+    runs: list[Run] = []
+    left_out: set[int] = set()
     expander = Expander()
     for values in _records(answer, mark):
         try:
             run = _run(dict(zip(RECORDED, values, strict=True)), expander)
         except ValueError as error:
-            left_out += 1
-            if left_out <= MOST_NAMED:
+            left_out.add(hash(tuple(values)))
+            if len(left_out) <= MOST_NAMED:
                 print(f"sacct: a record is left out: {error}", file=sys.stderr)
             continue
         if run is not None:

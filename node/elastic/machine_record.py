@@ -18,6 +18,7 @@ import contextlib
 import gzip
 import json
 import os
+import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -216,16 +217,16 @@ def _life(line: bytes) -> MachineLife | None:
     """
     try:
         found = json.loads(line)
-        values: dict[str, Any] = {key: found[key] for key in _TEXTS}
+        # Many machines have the same node.
+        values: dict[str, Any] = {key: sys.intern(found[key]) for key in _TEXTS}
         values |= {key: float(found[key]) for key in _AMOUNTS}
         values |= {key: int(found[key]) for key in _COUNTS}
         values["price"] = None if found["price"] is None else float(found["price"])
         life = MachineLife(**values, registered=found["registered"] is True)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-    texts = all(isinstance(getattr(life, key), str) for key in _TEXTS)
     amounts = (life.launched, life.ended, life.seconds, life.price or 0.0)
-    return life if texts and all(map(foreign.is_time, amounts)) else None
+    return life if all(map(foreign.is_time, amounts)) else None
 
 
 def _began(file: Path) -> float:

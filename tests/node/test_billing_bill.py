@@ -214,6 +214,7 @@ def test_who_does_not_answer_is_named(cluster: Cluster, monkeypatch: pytest.Monk
     def refuses(*_: object) -> None:
         raise SlurmError(["sacct"], 1, "Connection refused")
 
+    cluster.ran("cheap-0", 0.0, HOUR)
     monkeypatch.setattr(job_runs, "read", refuses)
     with pytest.raises(BillError, match="the accounting, which knows the jobs, does not answer: sacct"):
         bills.of_cluster(cluster.settings, None, None, None)
@@ -230,7 +231,8 @@ def test_who_does_not_answer_is_named(cluster: Cluster, monkeypatch: pytest.Monk
 
 
 def read(*records: list[str]) -> tuple[list[Any], int]:
-    return job_runs.read(Accounting(*records), None, NOW)
+    runs, left_out = job_runs.read(Accounting(*records), 0.0, NOW)
+    return runs, len(left_out)
 
 
 def test_a_record_is_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,18 +300,28 @@ accounts = st.lists(
 
 
 @examples(max_examples=40)
-@given(fleets, accounts, st.sampled_from(["user", "account", "partition", "job"]))
+@given(
+    fleets, accounts, st.sampled_from(["user", "account", "partition", "job"]), st.sampled_from([1.7, 1e4])
+)
 def test_every_bill_adds_up_to_the_ledger(
     tmp_path_factory: pytest.TempPathFactory,
     fleet: Iterable[tuple[str, float, float, bool]],
     jobs: list[list[str]],
     by: str,
+    hours: float,
 ) -> None:
+    """However long the periods are by which it is read."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         cluster = Cluster(tmp_path_factory.mktemp("bill"), monkeypatch)
+        monkeypatch.setattr(bills, "PERIOD_SECONDS", hours * HOUR)
         for node, launched, ended, up in fleet:
             cluster.ran(node, launched, max(launched, ended), up=up)
         made, counted = cluster.bill(*jobs, by=by), cluster.ledger.account(NOW)
+        monkeypatch.setattr(bills, "PERIOD_SECONDS", 1e9)
+        whole = cluster.bill(*jobs, by=by)
+    assert {(row["kind"], row["name"]): row["node_hours"] for row in made["rows"]} == pytest.approx(
+        {(row["kind"], row["name"]): row["node_hours"] for row in whole["rows"]}, abs=1e-4
+    )
     assert made["total"]["at_least_usd"] == pytest.approx(counted.usd, abs=1e-5)
     assert made["total"]["node_hours"] == pytest.approx(counted.node_hours, abs=1e-5)
     assert made["total"]["usd"] == (None if counted.unpriced else made["total"]["at_least_usd"])
