@@ -27,6 +27,7 @@ NODES = "nodes"
 """The kind of a row of machines of which nothing says who used them, without accounting."""
 DIGITS = 6
 """Decimals of hours and USD: a job's second of a cheap node is no zero."""
+HIDDEN = "PrivateData=jobs: root and Slurm's operators see all jobs, for others those of others are idle time"
 LEAST_SECONDS = 0.5
 """What is less, of all that is not recorded, comes from the rounding of sums."""
 PERIOD_SECONDS = 7 * 86400.0
@@ -128,7 +129,10 @@ def bill(
         "rows": tally.shown(),
         "total": tally.total().amounts(),
         "unknown": sorted(tally.unknown),
-        "notes": list(_notes(recorded, told, tally, len(left_out))),
+        "notes": [
+            *_notes(recorded, told, tally, len(left_out)),
+            *([HIDDEN] if accounting and job_runs.is_private(control) else []),
+        ],
     }
 
 

@@ -68,6 +68,16 @@ def read(control: Slurm, since: float, until: float) -> tuple[list[Run], set[int
     return runs, left_out
 
 
+def is_private(control: Slurm) -> bool:
+    """Return whether Slurm hides jobs from users who have not submitted them.
+
+    Raises:
+        SlurmError: slurmctld does not answer.
+    """
+    found = re.search(r"^PrivateData\s*=\s*(\S+)", control.show_config(), re.MULTILINE)
+    return found is not None and "jobs" in found[1].split(",")
+
+
 def _moment(when: float) -> str:
     # The first day of 1970 is before it in some time zones.
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(2 * SPARE_SECONDS, when)))

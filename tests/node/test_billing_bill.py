@@ -227,6 +227,17 @@ def test_who_does_not_answer_is_named(cluster: Cluster, monkeypatch: pytest.Monk
         bills.of_cluster(cluster.settings, None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("config", "private"),
+    [("PrivateData             = none\n", False), ("A = jobs\nPrivateData = accounts,jobs,usage\n", True)],
+)
+def test_hidden_jobs_are_a_note(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, config: str, private: bool
+) -> None:
+    monkeypatch.setattr(Accounting, "show_config", lambda _: config)
+    assert any("PrivateData=jobs" in note for note in cluster.bill()["notes"]) is private
+
+
 # --- sacct's records --------------------------------------------------------------------------------------
 
 
