@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from node.billing import job_runs
+from node.billing.job_runs import SPARE_SECONDS
 from node.billing.shares import FOREVER, Kind, Part, split
 from node.design.folders import Folders
 from node.design.model import Settings
@@ -141,7 +142,8 @@ def _periods(
 ) -> Iterator[tuple[tuple[float, float], list[MachineLife]]]:
     """Yield weeks, each with the machines of it: the accounting's records of a year are many.
 
-    Weeks without machines are left out. Bills of two periods add up to that of both.
+    Weeks without machines are left out. Bills of two periods add up to that of both. Machines of a day
+    before or after are there, too, so that a run has the same machine in each of its weeks.
     """
     left = sorted(lives, key=lambda life: min(life.launched, life.ended), reverse=True)
     active: list[MachineLife] = []
@@ -150,10 +152,10 @@ def _periods(
         # Before the first machine there is nothing.
         first = min(min(life.launched, life.ended) for life in (active or left[-1:]))
         end = min(until, max(begin, first) + PERIOD_SECONDS)
-        while left and min(left[-1].launched, left[-1].ended) <= end:
+        while left and min(left[-1].launched, left[-1].ended) <= end + SPARE_SECONDS:
             active.append(left.pop())
         yield (begin, end), active
-        active = [life for life in active if max(life.launched, life.ended) > end]
+        active = [life for life in active if max(life.launched, life.ended) > end - SPARE_SECONDS]
         begin = end
 
 

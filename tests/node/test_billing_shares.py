@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from math import fsum
 
@@ -173,6 +174,14 @@ def seconds_of(parts: list[Part]) -> dict[str, float]:
     return {machine: fsum(seconds) for machine, seconds in found.items()}
 
 
+def sums_of(parts: Iterable[Part]) -> dict[object, float]:
+    """Return the seconds of each job on each machine, and of all that no job had."""
+    found: dict[object, float] = defaultdict(float)
+    for part in parts:
+        found[part.life.id, part.kind, part.run and part.run.job] += part.seconds
+    return found
+
+
 @given(fleets, st.lists(jobs(), max_size=8), st.sets(st.sampled_from(["m-0", "m-1"])))
 def test_the_parts_of_each_machine_are_what_it_ran(
     lives: list[MachineLife], runs: list[Run], running: set[str]
@@ -190,9 +199,9 @@ def test_the_bills_of_two_periods_are_the_bill_of_both(
     lives: list[MachineLife], runs: list[Run], one: float, other: float
 ) -> None:
     middle, end = sorted((one, other))
-    whole = seconds_of([*split(lives, runs, until=end)])
-    halves = [*split(lives, runs, until=middle), *split(lives, runs, since=middle, until=end)]
-    assert seconds_of(halves) == pytest.approx(whole, rel=1e-9, abs=1e-6)
+    whole = sums_of(split(lives, runs, until=end))
+    halves = sums_of([*split(lives, runs, until=middle), *split(lives, runs, since=middle, until=end)])
+    assert halves == pytest.approx(whole, rel=1e-9, abs=1e-6)
 
 
 @given(fleets, st.lists(jobs(), max_size=8))
@@ -208,16 +217,10 @@ def test_no_run_has_more_than_its_own_time_on_a_node(lives: list[MachineLife], r
 def test_the_order_of_what_is_read_does_not_matter(
     lives: list[MachineLife], runs: list[Run], random: object
 ) -> None:
-    def sums(parts: list[Part]) -> dict[object, float]:
-        found: dict[object, float] = defaultdict(float)
-        for part in parts:
-            found[part.life.id, part.kind, part.run and part.run.job] += part.seconds
-        return found
-
-    ordered = sums([*split(lives, runs)])
+    ordered = sums_of(split(lives, runs))
     random.shuffle(lives)  # type: ignore[attr-defined]
     random.shuffle(runs)  # type: ignore[attr-defined]
-    assert sums([*split(lives, runs)]) == pytest.approx(ordered, rel=1e-9, abs=1e-6)
+    assert sums_of(split(lives, runs)) == pytest.approx(ordered, rel=1e-9, abs=1e-6)
 
 
 @given(fleets, st.lists(jobs(), max_size=8), st.floats(-1e6, 1e6))
