@@ -22,6 +22,8 @@ from enum import StrEnum
 from node.elastic.machine_record import MachineLife
 
 FOREVER = float("inf")
+ROUNDED_SECONDS = 1.0
+"""The accounting cuts off parts of seconds. A machine may be launched in the second in which a run began."""
 
 
 class Kind(StrEnum):
@@ -155,7 +157,7 @@ def _machine(run: Run, machines: Sequence[MachineLife], launches: Sequence[float
     A run is on one machine of a node. It may be recorded as begun before the machine, whose boot it awaits;
     one whose end was lost never ends.
     """
-    first = max(0, bisect_right(launches, run.start) - 1)
+    first = max(0, bisect_right(launches, run.start + ROUNDED_SECONDS) - 1)
     for index in range(first, len(machines)):
         if machines[index].launched >= run.until:
             break

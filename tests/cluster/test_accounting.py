@@ -110,7 +110,7 @@ def bill(cluster: Checkout, by: str, *options: str) -> dict[str, Any]:
     return bill
 
 
-def test_a_bill_of_a_day_adds_up_to_what_status_shows(cluster: Checkout) -> None:
+def test_a_bill_of_a_day_adds_up_to_what_status_shows(cluster: Checkout, tmp_path: Path) -> None:
     """Two accounts, two kinds of node, a boot that fails, and a node that two jobs share."""
     for account in ("physics", "chemistry"):
         cluster.ask("sacctmgr", "-i", "add", "account", account)
@@ -120,13 +120,19 @@ def test_a_bill_of_a_day_adds_up_to_what_status_shows(cluster: Checkout) -> None
     until(lambda: cluster.status()["machines"]["running"], 120, "the machine that never registers")
     cluster.chaos("clear")
     cluster.chaos("kill", "gpu-0")
+    until_state(cluster, gpu, "COMPLETED")
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    together = (
+        f"touch '{gate}'/$SLURM_JOB_ID; until [ $(ls '{gate}' | wc -l) = 2 ]; do sleep 0.1; done; sleep 2"
+    )
     shared = [
-        submit(cluster, f"-A{account}", "-n1", "-wdebug-0", "--mem=100", "--wrap", "sleep 4")
+        submit(cluster, f"-A{account}", "-pgpu", "-n1", "--mem=100", "--wrap", together)
         for account in ("physics", "chemistry")
     ]
-    for job in (gpu, *shared):
+    debug = submit(cluster, "-Aphysics", "--wrap", "sleep 1")
+    for job in (*shared, debug):
         until_state(cluster, job, "COMPLETED")
-
     before = cluster.status()["cost"]
     found = {by: bill(cluster, by) for by in ("account", "user", "partition", "job")}
     after = cluster.status()["cost"]
@@ -138,8 +144,11 @@ def test_a_bill_of_a_day_adds_up_to_what_status_shows(cluster: Checkout) -> None
         assert {row["kind"] for row in rows} == {"jobs", "idle", "failed boots"}, "and all is recorded"
     usd = {by: {(r["kind"], r["name"]): r["usd"] for r in made["rows"]} for by, made in found.items()}
     one, other = (usd["job"]["jobs", job] for job in shared)
-    assert one == pytest.approx(other, rel=0.35), "each its share of the node, for nearly the same time"
-    assert usd["account"]["jobs", "physics"] == pytest.approx(one + usd["job"]["jobs", gpu], abs=1e-4)
+    # A dollar a second, of which each has half.
+    seconds = [int(records(cluster, job, "ElapsedRaw", "-X")[0][0]) for job in shared]
+    assert [one, other] == pytest.approx([elapsed / 2 for elapsed in seconds])
+    alone = sum(usd["job"]["jobs", job] for job in (gpu, debug))
+    assert usd["account"]["jobs", "physics"] == pytest.approx(one + alone, abs=1e-4)
     assert usd["account"]["jobs", "chemistry"] == pytest.approx(other, abs=1e-4)
     assert set(usd["user"]) >= {("jobs", getpass.getuser()), ("idle", ""), ("failed boots", "")}
     assert set(usd["partition"]) >= {("failed boots", "gpu"), ("jobs", "gpu"), ("jobs", "debug")}

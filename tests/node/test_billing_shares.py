@@ -132,6 +132,15 @@ def test_an_end_that_was_seen_late_leaves_the_run_on_the_machine_before() -> Non
     assert ("m-2", "1") not in found
 
 
+def test_a_run_that_began_in_the_second_of_its_machines_launch_did_not_run_on_the_one_before() -> None:
+    """Local machines boot within a second."""
+    dead = replace(NODE, launched=10.5, ended=11.3, seconds=0.8, registered=False)
+    good = replace(NODE, id="m-2", launched=11.4, ended=100.0, seconds=88.6)
+    found = of([dead, good], replace(HALF, cpus=8, start=11.0, end=50.0))
+    assert found["m-1", "failed boots"] == pytest.approx(0.8)
+    assert found["m-2", "1"] == pytest.approx(38.6)
+
+
 # --- whatever happens -------------------------------------------------------------------------------------
 
 times = st.floats(0, 5000) | st.integers(0, 5000).map(float)
