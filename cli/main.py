@@ -216,6 +216,49 @@ def status(stack: StackOption = UNNAMED, outputs: OutputsOption = None, json_out
         chosen.show_status(known, shown)
 
 
+@app.command(short_help="Show what users, accounts, partitions or jobs have cost.")
+def cost(
+    stack: StackOption = UNNAMED,
+    outputs: OutputsOption = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="user|account|partition|job",
+            help="What the rows are. Default: user, or without accounting partition.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="WHEN",
+            help="2026-11-01, 2026-11-01T08:00 (UTC), or how long ago: 12h, 7d, 4w. Default: the beginning.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="WHEN", help="Likewise. Default: now.", show_default=False),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="A table for spreadsheets.")] = False,
+    json_output: Json = False,
+) -> None:
+    """Show what users, accounts, partitions or jobs have cost: each job its share of its nodes.
+
+    What nobody had, such as idle nodes and boots that failed, has rows of its own, so the sum is the cost
+    that `status` shows.
+    """
+    from cli.commands import cost as costs
+    from cli.providers import provider
+
+    asked = costs.Asked.of(by, since, until, csv=csv, json=json_output)
+    known = load_up(stack, outputs)
+    bill = provider.biller(known, "cost").bill(known, *asked)
+    costs.show(known, bill, as_csv=csv, as_json=json_output)
+
+
 @app.command(
     "exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, no_args_is_help=True
 )

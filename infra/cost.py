@@ -83,6 +83,11 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
     )
 
 
+def unbilled(design: ClusterDesign) -> float:
+    """Return USD an hour of all that is up without jobs and is no node, as far as prices are known."""
+    return _sum(part["idle"] for part in cost(design)["parts"] if not part["name"].startswith("partition "))
+
+
 def unpriced(parts: Iterable[Part]) -> list[str]:
     """Return the parts without a known price, for a sentence: machines by type, everything else by name."""
     names = [

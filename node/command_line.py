@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from node import billing
 from node.benchmark import Run
 from node.bootstrap.vm import environments
 from node.cluster_status import SilentError, status
@@ -48,6 +49,10 @@ def main(settings_file: str, arguments: list[str]) -> int:
     logs.add_argument("what", help="controller, a node's name, or a job's number")
     logs.add_argument("--lines", type=int, default=40)
     logs.add_argument("--follow", action="store_true")
+    cost = verbs.add_parser("cost")
+    cost.add_argument("--by", choices=billing.BY)
+    cost.add_argument("--since", type=float, help="seconds since 1970")
+    cost.add_argument("--until", type=float, help="seconds since 1970")
     options = parser.parse_args(arguments)
 
     settings = read_settings(Path(settings_file))
@@ -56,6 +61,11 @@ def main(settings_file: str, arguments: list[str]) -> int:
     try:
         if options.verb == "status":
             print(json.dumps(status(folders)))
+            return 0
+        if options.verb == "cost":
+            from node.billing import bill
+
+            print(json.dumps(bill.of_cluster(settings, options.by, options.since, options.until)))
             return 0
         if options.verb == "environments":
             print(json.dumps(environments.environments(Path(settings.site.apps))))

@@ -297,6 +297,7 @@ READERS: dict[Callable[[JobState, Path], Phase], set[str]] = {
 ELSEWHERE = {
     "node/elastic/requeue_cleanup.py": "tests/node/test_requeue_cleanup.py: who completes, who holds nodes",
     "node/elastic/renewal.py": "tests/node/test_renewal.py: which jobs hold nodes",
+    "node/billing/job_runs.py": "tests/node/test_billing_bill.py: which words say that a script began",
     "node/elastic/launcher.py": "the nodes of jobs that are not over: of those that wait there are none",
 }
 """Modules that ask for no more than a property of `JobState`, and what tries them."""

@@ -107,6 +107,7 @@ ANSWERS = {
         "scontrol show": "NODE, PARTITION, RESERVATION; what occurs twice refuses the answer",
         "scontrol ping": "the exit status",
     },
+    "node/billing/job_runs.py": {"sacct": "marks: RECORDED"},
     "cli/changes/jobs.py": {
         "squeue": "marks: LISTED; wait_line reads ids, states and nodes",
         "scontrol show": "names and options of partitions, which only administrators write",
@@ -206,6 +207,7 @@ READ: dict[str, list[fields.Fields]] = {
     ],
     "node/logs/job_output.py": [fields.OUTPUT],
     "node/slurm/control.py": [fields.DEPENDENCY],
+    "node/billing/job_runs.py": [fields.RECORDED],
     "cli/changes/jobs.py": [fields.LISTED],
     "cli/changes/accounts.py": [fields.ACCOUNTED],
 }  # fmt: skip

@@ -252,6 +252,24 @@ class HasController(abc.ABC):
         """
 
 
+class BillsJobs(abc.ABC):
+    """The cluster knows which jobs its machines were for, and so what each user has cost."""
+
+    @abc.abstractmethod
+    def bill(self, up: StackUp, by: str | None, since: float | None, until: float | None) -> dict[str, Any]:
+        """Return what was spent in a period (`./cluster cost --json`).
+
+        Args:
+            by: user, account, partition or job; `None` means what the cluster can.
+            since: Seconds since the epoch; `None` means from the cluster's beginning.
+            until: Likewise; `None` means now.
+
+        Raises:
+            NotUpError: The cluster is not up.
+            UserError: It cannot tell; the message says what it lacks, or which part does not answer.
+        """
+
+
 class HasFilesHere(abc.ABC):
     """The cluster's files are on this machine: they are copied and read without a connection."""
 

@@ -154,7 +154,7 @@ def cluster_status(machine: HasLoginMachine, up: StackUp) -> dict[str, Any]:
     """
     look = f"`{up.command('logs')}`"
     try:
-        return _with_life(_parsed(tool(machine, up, "status", seconds=STATUS_SECONDS)), up)
+        return _with_life(parsed(tool(machine, up, "status", seconds=STATUS_SECONDS)), up)
     except NotUpError as error:
         if not isinstance(machine, HasFilesHere) or machine.settings_here(up) is None:
             raise
@@ -186,8 +186,8 @@ def _with_life(found: dict[str, Any], up: StackUp) -> dict[str, Any]:
     return {**found, "closed": closing.with_life(found["closed"], up.stack)}
 
 
-def _parsed(answer: str) -> dict[str, Any]:
-    """Return the status in the tool's answer.
+def parsed(answer: str) -> dict[str, Any]:
+    """Return the object in the tool's answer.
 
     Raises:
         UserError: It is none. The machine may be anybody's.

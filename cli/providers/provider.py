@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cli.providers.interface import HasLoginMachine, Provider, need
+from cli.providers.interface import BillsJobs, HasLoginMachine, Provider, need
 from infra.program.stack import Stack
 from infra.providers import check_provider
 from operations.access import Outputs, StackUp
@@ -55,6 +55,18 @@ def machine(up: StackUp, asked: str) -> HasLoginMachine:
         UserError: As for `load`; or exit 3, there is no login machine.
     """
     return need(of(up), HasLoginMachine, up, asked)
+
+
+def biller(up: StackUp, asked: str) -> BillsJobs:
+    """Return the provider of a stack, for a command that needs to know what jobs have cost.
+
+    Args:
+        asked: The command.
+
+    Raises:
+        UserError: As for `load`; or exit 3, nothing tells which job had which machine.
+    """
+    return need(of(up), BillsJobs, up, asked)
 
 
 def of_what_is_up(up: StackUp, outputs: Outputs) -> Provider:

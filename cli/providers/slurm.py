@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cli.providers import login_machine
-from cli.providers.interface import HasLoginMachine, Runs
+from cli.providers.interface import BillsJobs, HasLoginMachine, Runs
 
 if TYPE_CHECKING:
     from cli.console.progress import Console
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from operations.access import StackUp
 
 
-class SlurmCommands(HasLoginMachine):
+class SlurmCommands(HasLoginMachine, BillsJobs):
     """Slurm's half of a `Provider`. What a command does is imported when it is called."""
 
     def status(self, up: StackUp) -> dict[str, Any]:
@@ -22,6 +22,11 @@ class SlurmCommands(HasLoginMachine):
 
     def show_status(self, up: StackUp, status: dict[str, Any]) -> None:
         login_machine.show_status(up, status)
+
+    def bill(self, up: StackUp, by: str | None, since: float | None, until: float | None) -> dict[str, Any]:
+        from cli.commands import cost
+
+        return cost.ask(self, up, by, since, until)
 
     def logs(self, up: StackUp, what: str | None, *, lines: int, follow: bool) -> int:
         from cli.commands import logs

@@ -149,6 +149,11 @@ class CostOutput(Part):
     max_usd_per_hour: float = Field(ge=0, description="With every node up.")
     unknown: list[str] = Field(description="What both figures leave out: its price is not known.")
     prices_of: str = Field(description="Date of the prices.")
+    bill: str | None = Field(
+        default=None,
+        description="The command that prints on the login machine, as JSON, what each account (without "
+        "accounting each partition) has cost so far; null with AWS Batch.",
+    )
 
 
 class ClusterOutput(Part):

@@ -111,6 +111,7 @@ def build(
             max_usd_per_hour=spent["max_usd_per_hour"],
             unknown=spent["unknown"],
             prices_of=spent["prices_of"],
+            bill=_bill(design),
         ),
     )
     return output.model_dump(by_alias=True, mode="json")
@@ -156,6 +157,13 @@ def of(
 
     outputs["cluster"] = pulumi.Output.all(**known).apply(made)
     return outputs
+
+
+def _bill(design: ClusterDesign) -> str | None:
+    """Return the command that says what was spent: outputs are made at `up`, and a bill grows after it."""
+    if not design.hosts:
+        return None
+    return f"slurm-stacks cost --by {'account' if design.slurm.accounting else 'partition'}"
 
 
 def _access(design: ClusterDesign, machine: str | None) -> contract.LoginAccess | None:

@@ -4,7 +4,8 @@ The file is a tar of two members, so that it can be looked into without this pro
 
     manifest.json    which cluster, when, by which release of Slurm, and the content's size and digest
     content.tar.gz   `state/` (slurmctld's StateSaveLocation), `accounting.sql`, `ssh/` (the controller's host
-                     keys) and `config/` (Slurm's configuration and the settings, for people who look)
+                     keys), `machines/` (the record of machines, which prices the accounting's jobs) and
+                     `config/` (Slurm's configuration and the settings, for people who look)
 
 It has secrets: the scripts and environments of jobs, and the private host keys. munge's key is not in it.
 """
@@ -36,7 +37,7 @@ MANIFEST, CONTENT = "manifest.json", "content.tar.gz"
 MOST_MANIFEST = 64 * 1024
 """The greatest size of a manifest, in bytes."""
 SUFFIX = ".backup.tar"
-STATE, ACCOUNTING, HOST_KEYS, CONFIG = "state", "accounting.sql", "ssh", "config"
+STATE, ACCOUNTING, HOST_KEYS, CONFIG, MACHINES = "state", "accounting.sql", "ssh", "config", "machines"
 """The parts of the content."""
 BLOCK = 1024 * 1024
 TIME = "%F %T UTC"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.backup import archive, database
+from node.backup import archive, database, machines
 from node.backup.take import HOST_KEYS
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
@@ -40,6 +40,9 @@ from node.backup.restore_journal import (
     write_journal,
 )
 
+NO_DIGEST = "0" * 64
+"""That of a backup whose journal cannot be read."""
+
 # What the boot does. Slurm's daemons are stopped when it begins.
 
 
@@ -61,6 +64,8 @@ def put_in_place(context: Context) -> str | None:
         return None
     if phase == CANCELLED:
         swap_back(state, work)
+        if journal is not None:
+            machines.remove(context.folders, journal.sha256)
         _host_keys(context, work / FORMER_KEYS, "before the restore")
         return "put back the state of before a restore, which was given up"
     if phase == PREPARED and journal is not None:
@@ -68,6 +73,8 @@ def put_in_place(context: Context) -> str | None:
         swap(state, work, keep_name=not journal.accounting)
     if phase == PREPARED or journal is None:
         _host_keys(context, work / PARTS / archive.HOST_KEYS, "the backup")
+        digest = NO_DIGEST if journal is None else journal.sha256
+        machines.place(work / PARTS / archive.MACHINES, context.folders, digest, context.slurm_user)
     return (
         "restored a backup" if journal is None else f"restored the backup of {archive.when(journal.created)}"
     )

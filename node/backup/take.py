@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from node.backup import archive, database
+from node.backup import archive, database, machines
 from node.backup.archive import BackupError, Manifest
 from node.bootstrap.accounting import DATABASE
 from node.bootstrap.command import Runner
@@ -105,7 +105,7 @@ def _take(
     with suppress(rpc.RpcError, rpc.RpcUnavailableError):
         # What people have changed at run time is beside slurmctld's files.
         rpc.call(str(folders.daemon_socket), "record", RECORD_SECONDS)
-    _check_space(state, accounting)
+    _check_space(state, accounting, machines.size(folders))
     dump = None
     try:
         with standing_still(pid):
@@ -121,6 +121,7 @@ def _take(
             dump.stop()
         raise
     _copy_configuration(folders, settings_file, parts)
+    machines.copy(folders, parts / archive.MACHINES)
     content = work / archive.CONTENT
     unpacked = archive.pack(parts, content)
     release = run(
@@ -175,13 +176,16 @@ def _newer(file: Path, since: float) -> bool:
         return False
 
 
-def _check_space(state: Path, accounting: bool) -> None:
+def _check_space(state: Path, accounting: bool, more: int) -> None:
     """Check that there is space for the copy, and for the dump and what is packed of both.
+
+    Args:
+        more: The bytes of what else is copied.
 
     Raises:
         BackupError: There is too little.
     """
-    size = sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
+    size = more + sum(file.stat().st_size for file in state.rglob("*") if file.is_file())
     if accounting:
         tables = Path("/var/lib/mysql") / DATABASE
         size += sum(file.stat().st_size for file in tables.glob("*.ibd"))

@@ -161,6 +161,8 @@ class Elastic:
             return self._shared_status()
         if method == "cost":
             return cost(self._design, self._ledger, time.time())
+        if method == "lives":
+            return self._ledger.lives(time.time())
         if method == "record":
             self.changes.once()
             return {}

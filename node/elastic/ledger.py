@@ -1,6 +1,7 @@
 """The ledger: how long machines ran, what they cost, and which machine is each node's newest.
 
-It is the only record of machines that outlives the daemon.
+With the record of ended machines (`node.elastic.machine_record`), of which it has the sums, it is all that
+outlives the daemon.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from node.design.model import ClusterDesign
 from node.elastic.driver import Machine
+from node.elastic.machine_record import MachineLife, MachineRecord
 from node.elastic.view import log
 from node.system import files, foreign
-from node.system.codec import shown
+from node.system.codec import from_json, shown
 
 JUMP_SECONDS = 1.0
 """Smaller differences between the clocks come from gradual corrections (NTP) and are no jump."""
@@ -30,6 +32,8 @@ FORGET_SECONDS = 600.0
 MINIMUM_BILLED_SECONDS = 60.0
 """AWS and Google Cloud bill a machine by the second, and for one minute at least."""
 DAMAGED = "damaged-"
+MOST_UNRECORDED = 1000
+"""How many ended machines wait for a record that cannot be written. A bill has the others in one sum."""
 
 
 @dataclass(slots=True)
@@ -41,12 +45,16 @@ class _RunningMachine:
         launched: Seconds since the epoch.
         price: USD an hour at the time of the launch; `None` means unknown.
         listed: Whether the cloud has listed the machine.
+        node: Slurm's name for it.
+        registered: Whether Slurm has had it as a node that is up.
     """
 
     partition: str
     launched: float
     price: float | None
     listed: bool = True
+    node: str = ""
+    registered: bool = False
 
 
 @dataclass(slots=True)
@@ -128,15 +136,18 @@ class Ledger:
         self._newest: dict[str, str] = {}
         # Machine id -> a machine that ended recently, the seconds counted for it, and when it was counted.
         self._ended: dict[str, tuple[_RunningMachine, float, float]] = {}
+        self._record = MachineRecord(file.parent)
+        self._unrecorded: list[MachineLife] = []
         self._written: dict[str, Any] = self._content()
         self._read()
 
-    def see(self, machines: Iterable[Machine], now: float) -> None:
+    def see(self, machines: Iterable[Machine], now: float, up: Collection[str] = ()) -> None:
         """Record one listing of the cloud.
 
         Args:
             machines: All machines of the listing.
             now: Seconds since the epoch, like the machines' launch times.
+            up: The nodes that are up for Slurm.
         """
         with self._lock:
             self._follow(now)
@@ -145,7 +156,9 @@ class Ledger:
             for machine_id, machine in living.items():
                 self._begin(machine_id, machine.node or "", machine.launched)
                 if machine_id in self._open:
-                    self._open[machine_id].listed = True
+                    known = self._open[machine_id]
+                    known.listed, known.node = True, machine.node or ""
+                    known.registered |= machine.node in up
             for machine_id in self._open.keys() - living.keys():
                 known = self._open[machine_id]
                 if known.listed or machine_id in gone or now - known.launched > LISTING_DELAY_SECONDS:
@@ -153,7 +166,9 @@ class Ledger:
                     seconds = self._ran(known, now)
                     self._closed.setdefault(known.partition, _Total()).add(seconds, known.price)
                     self._ended[machine_id] = known, seconds, now
+                    self._unrecorded.append(self._life(machine_id, known, seconds, now))
             self._ended = {i: entry for i, entry in self._ended.items() if now - entry[2] < FORGET_SECONDS}
+            self._write_record(now)
             self._write()
 
     def newest(self) -> dict[str, str]:
@@ -209,10 +224,26 @@ class Ledger:
                 hours={name: t.seconds / 3600 for name, t in sorted(totals.items())},
                 unpriced=tuple(name for name, t in sorted(totals.items()) if t.unpriced > 0),
                 running=running,
-                damaged=tuple(
-                    sorted(p.name for p in self._file.parent.glob(f"{self._file.name}.{DAMAGED}*"))
-                ),
+                damaged=tuple(self._damaged()),
             )
+
+    def lives(self, now: float) -> dict[str, Any]:
+        """Return what a bill needs beside the record of ended machines, all of one moment.
+
+        Returns:
+            `open`: the machines that run, as lives until now; `unrecorded`: those that ended and are not in
+            the record yet; `closed`: partition -> seconds, USD and seconds without a price of all that ended;
+            `damaged`: as in `account`.
+        """
+        with self._lock:
+            self._follow(now)
+            running = [self._life(i, m, self._ran(m, now), now) for i, m in self._open.items()]
+            return {
+                "open": [asdict(life) for life in running],
+                "unrecorded": [asdict(life) for life in self._unrecorded],
+                "closed": {name: asdict(total) for name, total in self._closed.items()},
+                "damaged": self._damaged(),
+            }
 
     def cost(self, now: float) -> dict[str, Any]:
         """Return node-hours and USD so far.
@@ -239,7 +270,31 @@ class Ledger:
             self._closed[machine.partition].add(-seconds, machine.price)
             self._open[machine_id] = machine
         elif partition is not None and machine_id not in self._open:
-            self._open[machine_id] = _RunningMachine(partition.name, launched, partition.price_hour, listed)
+            self._open[machine_id] = _RunningMachine(
+                partition.name, launched, partition.price_hour, listed, node
+            )
+
+    def _life(self, machine_id: str, machine: _RunningMachine, seconds: float, ended: float) -> MachineLife:
+        # A node of another size is another machine, so the design still has the size of one that runs.
+        partition = self._design.partition_of(machine.node)
+        accelerator = partition.accelerator if partition else None
+        return MachineLife(
+            machine_id,
+            machine.node,
+            machine.partition,
+            machine.launched,
+            ended,
+            seconds,
+            machine.price,
+            partition.cpus if partition else 0,
+            partition.memory_mib if partition else 0,
+            accelerator.resource if accelerator else "",
+            accelerator.units if accelerator else 0,
+            machine.registered,
+        )
+
+    def _damaged(self) -> list[str]:
+        return sorted(p.name for p in self._file.parent.glob(f"{self._file.name}.{DAMAGED}*"))
 
     def _ran(self, machine: _RunningMachine, now: float) -> float:
         return max(self._minimum, now - machine.launched)
@@ -260,7 +315,21 @@ class Ledger:
             "closed": {name: asdict(total) for name, total in self._closed.items()},
             "open": {machine_id: asdict(machine) for machine_id, machine in self._open.items()},
             "newest": dict(self._newest),
+            "unrecorded": [asdict(life) for life in self._unrecorded],
         }
+
+    def _write_record(self, now: float) -> None:
+        """Write ended machines to the record; what is not written is kept, here and in the ledger's file.
+
+        The record is written first. A daemon that is killed before the ledger is repeats the lines, of which
+        the last one counts.
+        """
+        try:
+            self._record.add(self._unrecorded, now)
+            self._unrecorded.clear()
+        except OSError as error:  # a full disk must not end the pass; the next pass writes again
+            log(f"the record of ended machines cannot be written: {error}")
+            del self._unrecorded[:-MOST_UNRECORDED]
 
     def _write(self) -> None:
         content = self._content()
@@ -285,6 +354,8 @@ class Ledger:
                 for node, machine_id in content["newest"].items()
                 if self._design.partition_of(str(node)) is not None
             }
+            # Ledgers of earlier releases have none.
+            self._unrecorded = [from_json(MachineLife, life) for life in content.get("unrecorded", ())]
             self._written = self._content()
         except FileNotFoundError:
             return
@@ -292,7 +363,7 @@ class Ledger:
             self._set_aside(error)
 
     def _set_aside(self, error: Exception) -> None:
-        self._closed, self._open, self._newest = {}, {}, {}
+        self._closed, self._open, self._newest, self._unrecorded = {}, {}, {}, []
         aside = self._file.with_name(f"{self._file.name}.{DAMAGED}{time.time_ns()}")
         with contextlib.suppress(OSError):
             self._file.replace(aside)
@@ -310,6 +381,9 @@ def _running_machine(value: dict[str, Any]) -> _RunningMachine:
         _number(value["launched"]),
         None if price is None else _number(price),
         value["listed"] is True,
+        # Ledgers of earlier releases lack these. Their machines are taken for nodes that came up.
+        str(value.get("node", "")),
+        value.get("registered", True) is True,
     )
 
 

@@ -121,7 +121,8 @@ class Reconciler:
         busy |= self._launcher.busy()
         unlisted = self._launcher.unlisted(m.id for m in machines)
         self._launcher.see(machines)
-        self._ledger.see(machines, time.time())
+        up = {name for m in machines if (name := m.node or "") in nodes and nodes[name].is_up}
+        self._ledger.see(machines, time.time(), up)
         self._see_successes(nodes, machines)
         outdated_nodes = self._outdated_nodes()
         views = tuple(self._view(state, outdated_nodes) for _, state in sorted(nodes.items()))

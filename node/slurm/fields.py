@@ -8,6 +8,7 @@ what a name service gives. So every field has its kind here, and no other is rea
 |---|---|---|
 | `squeue --Format`, by `Control` | `JOB` to `STARTED` | marks that nobody can know |
 | `squeue --format`, by lines for a login machine | `LISTED`, `ACCOUNTED` | the same |
+| `sacct --format`, by `node.billing.job_runs` | `RECORDED` | marks that nobody can know |
 | `scontrol show nodes`, `… partitions`, `… reservations` | `NODE` to `RESERVATION` | spaces and lines |
 | `scontrol show config` | NEXT_JOB_ID, FirstJobId: numbers | lines |
 | `scontrol ping`, `sacctmgr show cluster` | Slurm's own words | lines |
@@ -124,6 +125,17 @@ LISTED = MappingProxyType(
 """The fields of `squeue --format` in the lines for a login machine."""
 ACCOUNTED = MappingProxyType({"%i": _WORD, "%u": _TEXT, "%a": _TEXT, "%q": _TEXT})
 """The fields of those lines that tell which account and QOS a job names."""
+RECORDED = _fields(
+    jobid=_WORD,  # 12, 12_3, 12+1
+    user=_TEXT,
+    account=_TEXT,
+    start=_WORD,  # seconds, Unknown, None
+    end=_WORD,
+    state=_TEXT,  # CANCELLED by 1000
+    nodelist=_TEXT,  # None assigned
+    alloctres=_WORD,  # billing=2,cpu=2,gres/gpu=1,mem=100M,node=1
+)
+"""The fields of sacct: a record for each run of a job."""
 NODE = _fields(
     NodeName=_NAME,
     State=_WORD,

@@ -90,6 +90,7 @@ _WORDS = {
         "REVOKED",
     ),
 }
+_RAN = ("COMPLETED", FAILED, TIMEOUT, PREEMPTED, OUT_OF_MEMORY)
 _PHASES = {word: phase for phase, words in _WORDS.items() for word in words}
 
 
@@ -104,6 +105,15 @@ def phase(word: str, *, nodes: bool) -> Phase:
         nodes: Whether squeue shows nodes of the job.
     """
     return _PHASES.get(word, Phase.RUNNING if nodes else Phase.WAITING)
+
+
+def surely_ran(word: str) -> bool:
+    """Return whether a job with this state in the accounting has begun its script on its nodes.
+
+    Other ends tell nothing: a job that was cancelled, queued again or lost its node may have waited for the
+    node all the time.
+    """
+    return word in _RAN
 
 
 def holding_line(jobs: str) -> str:

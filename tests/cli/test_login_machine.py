@@ -16,6 +16,7 @@ import pytest
 
 from cli.providers import interface, login_machine, provider
 from cli.providers.interface import (
+    BillsJobs,
     ChecksItsEnd,
     ExplainsFailures,
     HasController,
@@ -277,6 +278,7 @@ PROVIDERS = {
 CAPABILITIES = {
     HasLoginMachine: {"local", "aws", "gcp"},
     HasController: {"local", "aws", "gcp"},
+    BillsJobs: {"local", "aws", "gcp"},
     HasFilesHere: {"local"},
     MakesEnvironments: {"local"},
     InstallsHere: {"local"},
@@ -288,7 +290,7 @@ CAPABILITIES = {
     HasOwnReport: {"batch"},
     ChecksItsEnd: {"batch"},
 }
-NEEDED = (HasLoginMachine, HasController, MakesEnvironments)
+NEEDED = (HasLoginMachine, HasController, MakesEnvironments, BillsJobs)
 """What a command cannot go without."""
 
 

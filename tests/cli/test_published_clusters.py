@@ -342,7 +342,7 @@ def test_a_local_cluster_is_found_by_its_folder(file: Callable[..., str], run: R
     assert not isinstance(files, Inside)
     assert files("x") == run.shared / "x"
     with sentences.raises("tool.no-json"):
-        login_machine._parsed("status")
+        login_machine.parsed("status")
     with sentences.raises("ssh.no-server"):
         LocalProvider().ssh(up)
 

@@ -92,7 +92,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     # A user's own shell and files, of which the commands above know nothing.
     "exec": ("exec",), "ssh": ("exec",), "cp": ("copy",),
     # These change nothing of a stack.
-    "status": ("tool status",), "env list": ("tool environments",), "chaos show": ("agent",),
+    "status": ("tool status",), "cost": ("tool cost",), "env list": ("tool environments",),
+    "chaos show": ("agent",),
     "backup --list": ("tool backup",),
     **dict.fromkeys(
         ("plan", "init", "list", "report", "doctor", "test", "ssh-config", "outputs", "logs"), NOTHING
@@ -169,9 +170,9 @@ class Scene:
             self.note("tool backup" if "--list" in words else f"controller {words[0]}")
             return json.dumps({"names": [], "bucket": "b"})
 
-        def tool(_machine: object, _up: object, verb: str, **_more: object) -> str:
+        def tool(_machine: object, _up: object, verb: str, *_options: str, **_more: object) -> str:
             self.note(f"tool {verb}")
-            return "{}" if verb == "status" else "[]"
+            return "{}" if verb in ("status", "cost") else "[]"
 
         def call(_run: object, method: str, _seconds: float, **_params: object) -> Any:
             self.note("agent")
@@ -255,6 +256,7 @@ WORDS = {
     "init": ("init", "--stack", "new", "--provider", "local", "--partition", "cpu=local.small,nodes=0-1"),
     "plan": ("plan", "--json"),
     "status": ("status", "--json"),
+    "cost": ("cost", "--json"),
     **{
         f"chaos {verb}": ("chaos", verb, "cpu-0")
         for verb in ("kill", "freeze", "thaw", "cut", "join", "preempt")

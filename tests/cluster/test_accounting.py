@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import getpass
+import json
 import math
 import os
 import pwd
@@ -12,6 +15,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +37,12 @@ STACK = """
         provider: local
         partitions:
           - {name: debug, instance_type: local.small, nodes: {max: 3}, default: true}
-          - {name: gpu, instance_type: local.medium, accelerator: {type: v100, count: 1}, nodes: {max: 1}}
+          - name: gpu
+            instance_type: local.medium
+            accelerator: {type: v100, count: 1}
+            nodes: {max: 1}
+            local: {price_hour: 3600}
+        local: {price_hour: 720}
         slurm: {suspend_time: 300, accounting: true}
       slurm-stacks:benchmark: {enabled: false}
 """
@@ -94,6 +103,66 @@ def test_the_database_daemon_is_reached_from_this_host_only(cluster: Checkout) -
     # It calls slurmctld back, which listens there, too.
     shown = cluster.ask("sacctmgr", "-nP", "show", "cluster", "format=controlhost,controlport")
     assert shown == f"127.0.0.1|{site.slurmctld_port}\n"
+
+
+def bill(cluster: Checkout, by: str, *options: str) -> dict[str, Any]:
+    bill: dict[str, Any] = json.loads(
+        cluster.cluster("cost", f"--by={by}", "--json", *options, check=True).stdout
+    )
+    return bill
+
+
+def test_a_bill_of_a_day_adds_up_to_what_status_shows(cluster: Checkout, tmp_path: Path) -> None:
+    """Two accounts, two kinds of node, a boot that fails, and a node that two jobs share."""
+    for account in ("physics", "chemistry"):
+        cluster.ask("sacctmgr", "-i", "add", "account", account)
+        cluster.ask("sacctmgr", "-i", "add", "user", getpass.getuser(), f"account={account}")
+    cluster.chaos("set", "never_register=1")
+    gpu = submit(cluster, "-Aphysics", "--partition=gpu", "--gres=gpu:1", "--wrap", "sleep 2")
+    until(lambda: cluster.status()["machines"]["running"], 120, "the machine that never registers")
+    cluster.chaos("clear")
+    cluster.chaos("kill", "gpu-0")
+    until_state(cluster, gpu, "COMPLETED")
+    gate = tmp_path / "gate"
+    gate.mkdir()
+    together = (
+        f"touch '{gate}'/$SLURM_JOB_ID; until [ $(ls '{gate}' | wc -l) = 2 ]; do sleep 0.1; done; sleep 2"
+    )
+    shared = [
+        submit(cluster, f"-A{account}", "-pgpu", "-n1", "--mem=100", "--wrap", together)
+        for account in ("physics", "chemistry")
+    ]
+    debug = submit(cluster, "-Aphysics", "--wrap", "sleep 1")
+    for job in (*shared, debug):
+        until_state(cluster, job, "COMPLETED")
+    before = cluster.status()["cost"]
+    found = {by: bill(cluster, by) for by in ("account", "user", "partition", "job")}
+    after = cluster.status()["cost"]
+    for made in found.values():
+        total, rows = made["total"], made["rows"]
+        assert before["usd"] * 0.995 <= total["usd"] <= after["usd"] * 1.005
+        assert before["node_hours"] * 0.995 <= total["node_hours"] <= after["node_hours"] * 1.005
+        assert sum(row["usd"] for row in rows) == pytest.approx(total["usd"], abs=1e-4)
+        assert {row["kind"] for row in rows} == {"jobs", "idle", "failed boots"}, "and all is recorded"
+    usd = {by: {(r["kind"], r["name"]): r["usd"] for r in made["rows"]} for by, made in found.items()}
+    one, other = (usd["job"]["jobs", job] for job in shared)
+    # A dollar a second, of which each has half.
+    seconds = [int(records(cluster, job, "ElapsedRaw", "-X")[0][0]) for job in shared]
+    assert [one, other] == pytest.approx([elapsed / 2 for elapsed in seconds])
+    alone = sum(usd["job"]["jobs", job] for job in (gpu, debug))
+    assert usd["account"]["jobs", "physics"] == pytest.approx(one + alone, abs=1e-4)
+    assert usd["account"]["jobs", "chemistry"] == pytest.approx(other, abs=1e-4)
+    assert set(usd["user"]) >= {("jobs", getpass.getuser()), ("idle", ""), ("failed boots", "")}
+    assert set(usd["partition"]) >= {("failed boots", "gpu"), ("jobs", "gpu"), ("jobs", "debug")}
+    assert ("failed boots", "debug") not in usd["partition"]
+
+    text = cluster.cluster("cost", "--by", "account", "--since", "1h", "--csv", check=True).stdout
+    table = list(csv.DictReader(text.splitlines()))
+    assert sum(float(row["usd"]) for row in table) >= after["usd"] * 0.995
+    shown = cluster.cluster("cost", "--by=account", check=True).stdout
+    assert "boots that failed" in shown
+    assert "Sum: " in shown
+    assert bill(cluster, "user", "--until", "2020-01-01")["rows"] == []
 
 
 def test_sacct_shows_what_ran_and_where(cluster: Checkout) -> None:

@@ -135,6 +135,9 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert "one of mine" in cluster.execute("squeue", "--noheader", "--format=%k", f"--jobs={held}")
     assert now.get(lost) in ("NODE_FAIL", None), "Slurm ends what may not run again"
     until(lambda: recorded(cluster, lost)[-1][0] == "NODE_FAIL", 120, "the record of the lost job", 0.5)
+    bill = json.loads(cluster.cluster("cost", "--by", "job", "--json", check=True).stdout)
+    assert {row["name"]: row["node_hours"] for row in bill["rows"]}[lost] > 0, "its machine is in the backup"
+    assert any("of a restored backup" in note for note in bill["notes"])
 
     new = submit(cluster, script="true")
     assert int(new) > int(after)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra.config import load_file, parse
-from infra.cost import BudgetOutlook, Cost, budget, cost, reach, sentence
+from infra.cost import BudgetOutlook, Cost, budget, cost, reach, sentence, unbilled
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from tests.support.stack_values import REMOVE, STACKS, values
@@ -56,6 +56,13 @@ def test_the_parts_of_a_cloud_stack() -> None:
     assert total["max_usd_per_hour"] == pytest.approx(sum(p[1] or 0 for p in found.values()))
     assert total["unknown"] == []
     assert total["prices_of"] == FACTS.date
+
+
+def test_no_bill_of_jobs_has_what_is_no_node() -> None:
+    changes = {"login": {"count": 2}, "partitions[0].nodes": {"min": 1, "max": 4}}
+    total = of("aws", changes)
+    expected = total["idle_usd_per_hour"] - 0.192
+    assert unbilled(design(parse(values("aws", changes), "test"), FACTS)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_network_costs_something_with_nobody_on_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import shutil
@@ -270,6 +271,13 @@ NEW = {**RESTORED, "clustername": "saved"}
 OLD_TABLES, NEW_TABLES = ["a", "b"], ["b", "c"]
 
 
+MACHINES = '{"id":"m-1"}\n'
+RECORD = {
+    "restored-00000000-2026-01-01.jsonl.gz": MACHINES,
+    "restored-00000000-restored-7-2025-01-01.jsonl.gz": "",
+}
+
+
 class PowerOffError(BaseException):
     """The machine has lost its power."""
 
@@ -301,6 +309,11 @@ class Head:
             place.mkdir(parents=True)
             (place / "ssh_host_ed25519_key").write_text(word)
             (place / "ssh_host_ed25519_key.pub").write_text(f"ssh-ed25519 {word}")
+        record = self.work / restore_journal.PARTS / archive.MACHINES
+        record.mkdir()
+        (record / "2026-01-01.jsonl").write_text(MACHINES)
+        (record / "restored-7-2025-01-01.jsonl.gz").write_bytes(gzip.compress(b""))
+        (record / "notes.txt.gz").write_text("")
         self.tables = (
             Tables(DATABASE=OLD_TABLES, LOADED=NEW_TABLES) if accounting else Tables(DATABASE=OLD_TABLES)
         )
@@ -329,15 +342,23 @@ class Head:
     def cancel(self) -> dict[str, Any]:
         return restore_cancel.cancel(self.context.settings, self.run, say=self.calls.append)
 
+    def machines(self) -> dict[str, str]:
+        """Return the record of machines that the restore has brought."""
+        folder = Path(str(self.context.folders.elastic)) / "machines"
+        files = [file for file in folder.glob("*") if not file.name.startswith(".")]
+        return {file.name: gzip.decompress(file.read_bytes()).decode() for file in files}
+
     def is_of_before(self) -> bool:
         key = (self.context.at("etc/ssh") / "ssh_host_ed25519_key").read_text()
-        return (content(self.state), key, self.tables.tables[DATABASE]) == (OLD, "own", OLD_TABLES)
+        has = content(self.state), key, self.tables.tables[DATABASE], self.machines()
+        return has == (OLD, "own", OLD_TABLES, {})
 
     def is_restored(self) -> bool:
         key = (self.context.at("etc/ssh") / "ssh_host_ed25519_key").read_text()
         named = NEW if self.accounting else {**NEW, "clustername": "present"}
         tables = NEW_TABLES if self.accounting else OLD_TABLES
-        return (content(self.state), key, self.tables.tables[DATABASE]) == (named, "saved", tables)
+        has = content(self.state), key, self.tables.tables[DATABASE], self.machines()
+        return has == (named, "saved", tables, RECORD)
 
     def is_clean(self) -> bool:
         return not self.work.exists() and self.tables.tables.keys() == {DATABASE}

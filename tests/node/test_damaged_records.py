@@ -27,8 +27,10 @@ from node.bootstrap import report
 from node.bootstrap.vm import state_guard
 from node.design.folders import Folders
 from node.design.published import read_settings
+from node.elastic import machine_record as machine_records
 from node.elastic.daemon import Elastic
 from node.elastic.ledger import Ledger
+from node.elastic.machine_record import MachineRecord
 from node.elastic.reconfiguration import CLOSED, Reconfiguration
 from node.elastic.requeue_memory import RequeueMemory
 from node.slurm import hardware, topology
@@ -77,7 +79,14 @@ def damaged(good: dict[str, Any]) -> list[bytes]:
 
 
 BACKUP = {"at": 1.0, "name": "a", "place": "a file", "bytes": 1, "seconds": 1.0}
-MACHINE = {"partition": "debug", "launched": 1.0, "price": 1.0, "listed": True}
+MACHINE = {
+    "partition": "debug", "launched": 1.0, "price": 1.0, "listed": True, "node": "debug-0",
+    "registered": True,
+}  # fmt: skip
+LIFE = {
+    "id": "i", "node": "debug-0", "partition": "debug", "launched": 1.0, "ended": 2.0, "seconds": 1.0,
+    "price": 1.0, "cpus": 1, "memory_mib": 1, "gres": "gpu", "devices": 1, "registered": True,
+}  # fmt: skip
 TOTAL = {"seconds": 1.0, "usd": 1.0, "unpriced": 0.0}
 LABEL = {
     "partition": "debug", "began": "x", "repeat": 1,
@@ -91,6 +100,15 @@ def ledger(file: Path) -> None:
     spent = read.account(100.0)
     assert 0 <= spent.usd < 1e9
     assert json.loads(json.dumps(read.cost(100.0), allow_nan=False))
+
+
+def machine_record(file: Path) -> None:
+    place = file.parent / machine_records.FOLDER / "2026-11-28.jsonl"
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(file.read_bytes())
+    found = machine_records.read(file.parent)
+    assert all(0 <= life.seconds < 1e12 for life in found.lives.values())
+    MachineRecord(file.parent).add([], 1.0)
 
 
 def requeues(file: Path) -> None:
@@ -171,7 +189,16 @@ def label_of_a_run(file: Path) -> None:
 
 
 READERS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
-    "the ledger": (ledger, {"closed": {"debug": TOTAL}, "open": {"i": MACHINE}, "newest": {"debug-0": "i"}}),
+    "the ledger": (
+        ledger,
+        {
+            "closed": {"debug": TOTAL},
+            "open": {"i": MACHINE},
+            "newest": {"debug-0": "i"},
+            "unrecorded": [LIFE],
+        },
+    ),
+    "the record of ended machines": (machine_record, LIFE),
     "requeues that Slurm may forget": (requeues, {"7": REQUEST}),
     "the last backups": (backup_record, {"last": BACKUP, "failure": {"at": 1.0, "message": "x"}}),
     "the published settings": (settings_of_a_cluster, {"api_version": "x"}),

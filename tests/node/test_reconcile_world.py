@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.design.model import Partition
-from node.elastic import plan, rules
+from node.elastic import machine_record, plan, rules
 from node.elastic.driver import MachineState
 from node.elastic.failures import ErrorClass
 from node.elastic.rules import AT_RISK, TAKEN
@@ -138,6 +138,8 @@ def test_a_machine_that_never_registers_is_given_back_before_slurm_gives_up(worl
     rest(world)
     assert (job.state, job.restarts) == ("COMPLETED", 1)
     assert not [line for line in world.lines if "resume-fail" in line]
+    ended = machine_record.read(world.folder).lives.values()
+    assert [life.registered for life in ended] == [False, True], "a bill tells them apart"
 
 
 def test_what_slurm_gave_up_while_the_daemon_was_dead_is_usable_again(world: World) -> None:

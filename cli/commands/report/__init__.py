@@ -17,6 +17,7 @@ from infra.program.files import write_atomically
 from infra.program.stack import Stack
 
 if TYPE_CHECKING:
+    from cli.commands.report.bills import Bill
     from cli.commands.report.programs import Program
     from cli.commands.report.runs import Run
 
@@ -32,7 +33,13 @@ class Made:
     table: Path
 
 
-def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | None = None) -> Made:
+def make(
+    stacks: Sequence[str],
+    output: Path | None = None,
+    *,
+    project: Path | None = None,
+    bills: Sequence[Bill] = (),
+) -> Made:
     """Write the report of some stacks.
 
     Results are kept by the stack's name (`cli.results`). If two checkouts have a stack of the same name, both
@@ -45,6 +52,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
         stacks: Names of stacks, in the page's order.
         output: The folder to write to. The default is `<state folder>/reports/<stack[+stack]>`.
         project: The checkout whose stack files tell which names without results are stacks.
+        bills: What the clusters that are up have cost, for whom.
 
     Raises:
         UserError: A name cannot be a stack's, or has neither results nor a stack file (exit 2); or the folder
@@ -75,7 +83,7 @@ def make(stacks: Sequence[str], output: Path | None = None, *, project: Path | N
             problems.append(f"Left out, because it is not a valid result: {shown}")
     published = runs.published_runs()
     # The page is made before anything is written: a failure leaves an earlier report as it was.
-    text = page.render(names, ours, published, problems, datetime.now(UTC), programs)
+    text = page.render(names, ours, published, problems, datetime.now(UTC), programs, bills)
     return write(names, output, text, table.text([*ours, *published], programs))
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.commands import report
+from cli.commands.report import bills
 from cli.providers import provider
-from cli.providers.interface import HasOwnReport
+from cli.providers.interface import BillsJobs, HasOwnReport
 from infra.config import load_file
 from infra.errors import UserError
+from infra.program import clusters
 from infra.program.stack import Stack
 from operations.access import StackUp
 
@@ -20,13 +22,17 @@ def make(stacks: Sequence[str], output: Path | None, project: Path) -> report.Ma
     Raises:
         UserError: As for `cli.commands.report.make`; or a stack whose report is another one is not alone.
     """
+    found: list[bills.Bill] = []
     for name in report.checked(stacks, project):
         stack = Stack(project, name)
         try:
-            chosen = provider.of(StackUp.of(stack, load_file(stack.file, stack.project)))
+            up = StackUp.of(stack, load_file(stack.file, stack.project))
+            chosen = provider.of(up)
         except UserError:
             continue
         if isinstance(chosen, HasOwnReport):
             page, table = chosen.report(name, alone=len({*stacks}) == 1)
             return report.write([name], output, page, table)
-    return report.make(stacks, output, project=project)
+        if isinstance(chosen, BillsJobs) and clusters.of(stack) is not None:
+            found += bills.of(up, chosen)
+    return report.make(stacks, output, project=project, bills=found)

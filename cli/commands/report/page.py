@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.commands.report import charts, draw, programs, words
+from cli.commands.report.bills import Bill
 from cli.commands.report.charts import Chart, Entry
 from cli.commands.report.programs import Program
 from cli.commands.report.runs import LOCAL_SGD, PUBLISHED_EPOCHS, SYNC, SYNTHETIC, Run
@@ -57,6 +58,7 @@ def render(
     problems: Sequence[str],
     generated: datetime,
     own_programs: Sequence[Program] = (),
+    bills: Sequence[Bill] = (),
 ) -> str:
     """Return the page's HTML.
 
@@ -67,6 +69,7 @@ def render(
         problems: Notes on kept files that are not valid results.
         generated: The present time, UTC.
         own_programs: Runs of the users' own programs.
+        bills: What the clusters that are up have cost, for whom.
     """
     our_series, published_series = group(ours), group(published)
     programmed = programs.group(own_programs)
@@ -84,6 +87,7 @@ def render(
         "machines": machines([*our_series, *published_series]),
         "series": sorted(ranked(our_series), key=lambda item: stacks.index(item.key.stack)),
         "published_series": published_series,
+        "bills": bills,
         "runs": ours,
         "published": published,
         "notes": [*notes(Shown(ours, our_series, unplotted)), *problems],

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cli.commands.report import programs
 from cli.commands.report.programs import Program
 from cli.commands.report.runs import Run
+from cli.spreadsheet import quoted
 
 
 class Column(NamedTuple):
@@ -113,15 +114,8 @@ def text(runs: Iterable[Run], user_programs: Iterable[Program] = ()) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in runs:
-        writer.writerow([_cell(column.of(run)) for column in COLUMNS.values()])
+        writer.writerow([quoted(column.of(run)) for column in COLUMNS.values()])
     for program in user_programs:
         known = programs.cells(program)
-        writer.writerow([_cell(known.get(name)) for name in COLUMNS])
+        writer.writerow([quoted(known.get(name)) for name in COLUMNS])
     return buffer.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Quote a text that a spreadsheet would take for a formula and run."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return "" if value is None else value

@@ -11,6 +11,7 @@ from cli.providers.batch import changes, queues, teardown
 from cli.providers.batch.commands import BatchCommands
 from cli.providers.clouds import known_clusters, name_clashes
 from cli.providers.interface import (
+    BillsJobs,
     ChecksItsEnd,
     HasController,
     HasLoginMachine,
@@ -42,6 +43,17 @@ def _no_login(up: StackUp, _asked: str) -> UserError:
     )
 
 
+def _no_bill(up: StackUp, _asked: str) -> UserError:
+    return UserError(
+        "AWS Batch chooses the machines, and nothing tells which job had which: "
+        f"`{hint('status', up.stack.name)}` shows what the whole cluster has cost. AWS's Cost Explorer "
+        "divides the account's bill by the tag slurm-stacks:cluster, so a team with a stack of its own has a "
+        "bill of its own",
+        EXIT_REFUSED,
+        code="cost.batch",
+    )
+
+
 def _no_backup(_up: StackUp, asked: str) -> UserError:
     return UserError(
         f"{asked} is for Slurm's state, and AWS Batch keeps its own", EXIT_REFUSED, code="backup.batch"
@@ -55,6 +67,7 @@ class BatchProvider(BatchCommands, OnAws, ChecksItsEnd, HasOwnReport):
         HasLoginMachine: _no_login,
         MakesEnvironments: _no_login,
         HasController: _no_backup,
+        BillsJobs: _no_bill,
     }
 
     # --- the account -----------------------------------------------------------------------------------
