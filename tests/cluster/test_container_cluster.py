@@ -43,7 +43,7 @@ STACK = """
         login: {count: 1}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {max: 4}, default: true}
-        slurm: {suspend_time: 12, accounting: true}
+        slurm: {suspend_time: 12, accounting: true, settings: {KillWait: 45}}
       slurm-stacks:benchmark: BENCHMARK
 """
 # By default test_containers_cluster.py has `up` run a benchmark on two nodes.
@@ -141,6 +141,12 @@ def test_jobs_run_on_machines_that_came_up_for_them_and_went_again(cluster: Chec
 def test_sacct_works_where_people_log_in(cluster: Checkout) -> None:
     cluster.execute("srun", "true")
     until(lambda: "COMPLETED" in recorded(cluster), 120, "the record")
+
+
+def test_an_option_of_the_stack_file_arrives_where_people_log_in(cluster: Checkout) -> None:
+    """The controller has tried it as root, for a slurmctld of Slurm's user with a database."""
+    assert re.search(r"^KillWait\s*= 45 sec", cluster.execute("scontrol", "show", "config"), re.MULTILINE)
+    assert "KillWait=45" in cluster.execute("cat", "/etc/slurm/slurm.conf"), "the login machine's own file"
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:
