@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from infra.config import StackConfig, accounting, distributions, overrides
+from infra.config import StackConfig, accounting, distributions, overrides, slurm_options
 from infra.config.cluster import AwsConfig, ClusterConfig, LocalConfig
 from infra.config.fields import Section, clock, time_limit_seconds
 from infra.config.hosts import OwnImageConfig
 from infra.config.partitions import AwsPartition, GcpPartition, PartitionConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
+from infra.slurm_releases import options
 from node.design import accelerators, containers, model, sharing, time_limits
 from node.design.batch import Batch
 from node.design.containers import Package
@@ -274,6 +275,7 @@ def _partition(
         allow_accounts=tuple(partition.allow_accounts),
         allow_qos=tuple(partition.allow_qos),
         qos=partition.qos,
+        settings=slurm_options.canonical(partition.settings, options.PARTITION),
         default=default,
         image=_image_id(partition.image),
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
@@ -363,6 +365,7 @@ def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -
         timers = model.SlurmSettings(resume_timeout=longest)
     given = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
     given["accounting"] = accounting.is_on(cluster, facts)
+    given["settings"] = slurm_options.canonical(cluster.slurm.settings, options.SLURM)
     if given["accounting"] and (cluster.accounts or cluster.users or cluster.qos):
         given.setdefault("priority", {})
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | given)

@@ -43,6 +43,8 @@ def show_status(
     """
     for trouble, cure in troubles(status, stack):
         put(f"[yellow]warning:[/yellow] {cell(f'{trouble}. {cure}'.rstrip())}")
+    if refused := status.get("settings"):
+        put(f"[yellow]warning:[/yellow] {cell(str(refused))}")
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
         partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))

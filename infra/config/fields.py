@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from node.slurm import own_settings
 from node.system import plurals
 
 # A name that is valid in DNS, EC2 tags, Google's resource names and slurm.conf.
@@ -224,6 +225,22 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _setting(value: Any) -> Any:
+    """Make text of a value of slurm.conf. YAML reads `yes` and `off` as booleans, and `160` as a number."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        # Pulumi passes whole numbers of a program on as 5.0.
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if isinstance(value, str) and not re.fullmatch(own_settings.VALUE, value):
+        raise refusal(
+            "settings.value",
+            "a value on one line without quotes, '#' and '\\' in it, and no space at its ends",
+            "slurm.conf would end there; leave the option out for Slurm's default",
+        )
+    return value
+
+
 def _accelerator(value: Any) -> Any:
     """Shorten a cloud's long name, which users copy from consoles and published files.
 
@@ -302,6 +319,9 @@ TimeLimit = Annotated[
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
+Setting = Annotated[str, BeforeValidator(_setting), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Settings = dict[str, Setting]
+"""Options of slurm.conf, by name (`infra.config.rules.slurm_options`)."""
 AcceleratorType = Annotated[str, BeforeValidator(_accelerator), Field(pattern=ACCELERATOR)]
 Usd = Annotated[float, Field(gt=0)]
 Distribution = Annotated[Literal["debian-13", "ubuntu-24.04"], BeforeValidator(_distribution)]

@@ -262,7 +262,9 @@ _PARALLELCLUSTER_3 = {
     "ScaledownIdletime": _IDLE,
     "SlurmSettings.Database": _ACCOUNTING,
     "QueueUpdateStrategy": _not("`up` replaces nodes when their jobs are over: leave it out"),
-    "CustomSlurmSettings": _not("slurm.conf is made from the keys here, and takes no lines of your own"),
+    "CustomSlurmSettings": _to(
+        "slurm.settings", "{Option: value}; a queue's are settings: of its partition; lists get your words"
+    ),
     "SlurmQueues": _QUEUE,
     "SlurmQueues.Name": Word("partitions.name"),
     "CapacityType": _to("partitions.spot", "true for SPOT; CAPACITY_BLOCK is aws: {capacity_block: true}"),

@@ -15,6 +15,7 @@ from infra.config.fields import (
     Reservation,
     Section,
     SecurityGroups,
+    Settings,
     TimeLimit,
     Zones,
 )
@@ -185,6 +186,11 @@ class PartitionConfig(Section):
     )
     exclusive: Annotated[bool, effect(Kind.LIVE)] = Field(
         False, description="Whether a job never shares its nodes with another job."
+    )
+    settings: Annotated[Settings, effect(Kind.LIVE)] = Field(
+        default_factory=dict,
+        description="Options of the partition's line in slurm.conf (`PriorityTier: 10`), by Slurm's names: "
+        "all that have no key here.",
     )
     disk_gib: Annotated[
         int | None,

@@ -14,6 +14,7 @@ from infra.config.fields import (
     SHA256,
     Day,
     Section,
+    Settings,
 )
 from infra.config.sharing import PriorityConfig, SlurmName
 from infra.effects import Kind, Outcome, effect
@@ -150,4 +151,19 @@ class SlurmConfig(SlurmOriginConfig):
     )
     epilog: Annotated[JobScriptConfig | None, effect(Kind.NODES)] = Field(
         None, description="Runs on each node of a job after it; null: none."
+    )
+    settings: Annotated[
+        Settings,
+        effect(
+            Outcome(
+                Kind.LIVE,
+                "slurmctld starts again, and nodes that are up read it; before Slurm 23.11 plugins of slurmd "
+                "only on nodes that start afterwards",
+            )
+        ),
+    ] = Field(
+        default_factory=dict,
+        description="Options of slurm.conf (`MaxArraySize: 100001`), by Slurm's names: all that the cluster "
+        "does not set for itself. Lists (SchedulerParameters, …) get your words besides ours. The head tries "
+        "them first, and goes on with the former ones if slurmctld refuses them.",
     )

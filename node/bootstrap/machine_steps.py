@@ -7,7 +7,7 @@ import pwd
 import socket
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node.bootstrap import clock, daemons, key_server, report_server
@@ -232,7 +232,7 @@ def slurm(context: Context) -> str:
         return f"{release}, configured by the controller"
     # Imported late, because a compute node renders nothing.
     from node.elastic import programs
-    from node.slurm import conf
+    from node.slurm import conf, in_force
     from node.slurm.configure import configure
 
     if context.role == "controller":
@@ -245,14 +245,34 @@ def slurm(context: Context) -> str:
     files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
     if context.role == "controller":
         daemons.record_changes(context)
-        if replaced := configure(context.settings, release, files.write).replaced:
-            context.report.content["facts"]["replaced"] = "; ".join(replaced)
+        context.report.content["facts"] |= configure(context.settings, release, files.write).facts()
         return release
     has_epilog = not version.cleans_up_requeued_jobs(release)
     rendered = conf.render(context.settings, version.parse(release), has_epilog=has_epilog)
+    if not _is_readable(context, rendered):
+        # The controller has refused them, too, and `up` has its words.
+        plain = in_force.NOTHING.put_in(context.settings)
+        rendered = conf.render(plain, version.parse(release), has_epilog=has_epilog)
     for name, content in rendered.items():
         files.write(etc / name, content.encode())
     return release
+
+
+def _is_readable(context: Context, rendered: Mapping[str, str]) -> bool:
+    """Return whether Slurm's clients can read slurm.conf, which only the stack file's own options prevent."""
+    from node.slurm import in_force
+
+    if in_force.Given.of(context.settings) == in_force.NOTHING:
+        return True
+    with tempfile.TemporaryDirectory() as name:
+        for file, content in rendered.items():
+            (Path(name) / file).write_text(content)
+        try:
+            # It reads the file, and asks nobody.
+            context.slurm("scontrol", "show", "hostnames", "node-1", conf=f"{name}/slurm.conf")
+        except CommandError:
+            return False
+    return True
 
 
 def _release(context: Context) -> str:

@@ -75,8 +75,7 @@ def slurm(context: Context) -> str:
             context.path(folder).mkdir(parents=True, exist_ok=True)
         programs.write(context.settings, context.settings_file)
         node_programs.write(context.settings, context.settings_file)
-        if replaced := configure(context.settings, text, files.write).replaced:
-            context.report.content["facts"]["replaced"] = "; ".join(replaced)
+        context.report.content["facts"] |= configure(context.settings, text, files.write).facts()
         (context.path(folders.etc) / VERSION_FILE).write_text(text)
         return text
     if not context.path(folders.slurm_conf).exists():

@@ -120,6 +120,7 @@ class Partition:
         time_limit: The time limit in Slurm's notation: [days-]hours:minutes:seconds, or INFINITE.
         allow_accounts: Accounts whose jobs may run here; empty means all.
         qos: The partition QOS.
+        settings: Options of its line in slurm.conf that the stack file gives.
         price_hour: USD for each node and hour; `None` if the snapshot knows no price.
         disk_gib: The node's root disk; 0 for processes, which have none.
         sockets: Slurm's sockets, by which the node's CPUs are divided.
@@ -148,6 +149,7 @@ class Partition:
     allow_accounts: tuple[str, ...] = ()
     allow_qos: tuple[str, ...] = ()
     qos: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
     default: bool = False
     image: str | None = None
     price_hour: float | None = None
@@ -267,6 +269,7 @@ class SlurmSettings:
         default_account: The account of users who have none.
         exclusive_accounts: Whether accounts, users and QOS that people added are taken away.
         priority: The weights of priority/multifactor; `None` means jobs are ordered by submission.
+        settings: Options of slurm.conf that the stack file gives.
         source: The distribution whose source package of Slurm the images are built from: debian-13.
         packages: Packages of Slurm, instead of the distribution's.
         repository: An apt repository with packages of Slurm, instead of the distribution's.
@@ -281,6 +284,7 @@ class SlurmSettings:
     default_account: str = DEFAULT_ACCOUNT
     exclusive_accounts: bool = False
     priority: Priority | None = None
+    settings: dict[str, str] = field(default_factory=dict)
     prolog: JobScript | None = None
     epilog: JobScript | None = None
     source: str | None = None

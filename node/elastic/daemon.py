@@ -48,7 +48,7 @@ from node.elastic.status import cost, status
 from node.elastic.steps import Step
 from node.elastic.topology import Topology
 from node.elastic.view import log
-from node.slurm import closing
+from node.slurm import closing, in_force
 from node.slurm.control import Control, Slurm
 from node.slurm.hostlist import expand, fold
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
@@ -274,7 +274,8 @@ class Elastic:
         )
         steps = [step.status() for step in (*self._steps, self.capacity_limiter.step)]
         closed = closing.described(closing.read(self._state), self._design.stack)
-        return {**cluster, **self._disks.status(), "closed": closed, "steps": steps}
+        refused = in_force.refused(self._state)
+        return {**cluster, **self._disks.status(), "closed": closed, "settings": refused, "steps": steps}
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

@@ -19,7 +19,7 @@ from node.design.folders import Folders
 from node.design.model import Settings
 from node.elastic import reconfiguration
 from node.elastic.view import log
-from node.slurm import closing, conf, configure, hardware, runtime
+from node.slurm import closing, conf, configure, hardware, in_force, runtime
 from node.slurm.control import LAST_WEIGHT, Slurm, SlurmError
 from node.system.waiting import wait_at_most
 
@@ -182,7 +182,8 @@ class RuntimeChanges:
         kept = record.kept(self._settings.design) if record is not None else {}
         unseen = kept.keys() - set(record.seen if record is not None else ())
         if self._designed is None or self._designed[0] != kept:
-            self._designed = kept, conf.designed(self._settings, hardware.Lines(kept))
+            settings = in_force.settings_in_force(self._settings, self._state)
+            self._designed = kept, conf.designed(settings, hardware.Lines(kept))
         designed = self._designed[1]
         shown = replace(shown, nodes=_without_ours(shown.nodes, designed.nodes))
         closed = self._closed() | {

@@ -21,7 +21,7 @@ from node.design.health import EPILOG, PROLOG
 from node.design.model import ClusterDesign, Partition, Settings
 from node.health.check import expected
 from node.health.programs import HEALTH_CHECK
-from node.slurm import container_conf, port_blocks, runtime, topology, users
+from node.slurm import container_conf, own_settings, port_blocks, runtime, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand, fold
@@ -77,6 +77,7 @@ def render(
         _controller(settings, version, lines),
         _accounting(settings, lines),
     ]
+    sections = own_settings.merged(sections, settings.design.slurm.settings)
     sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     partitions = settings.design.partitions
@@ -130,7 +131,7 @@ def _spool(folders: Folders, node: str) -> PurePosixPath:
 def _value(key: str, value: object) -> str:
     """Return the value as text. Raises ValueError for a value that would change the meaning of its line."""
     text = str(value)
-    if not _PLAIN_VALUE.fullmatch(text) and not isinstance(value, users.Spelled):
+    if not _PLAIN_VALUE.fullmatch(text) and not isinstance(value, users.Spelled | own_settings.Value):
         raise ValueError(f"{key}={text!r}: no spaces, quotes or '#' can stand in slurm.conf")
     return text
 
@@ -142,7 +143,12 @@ def _line(options: Options) -> str:
 def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed:
     """Return what slurm.conf says of everything that people can change at run time."""
     partitions = settings.design.partitions
-    options: dict[str, object] = dict([*_daemons_of_every_release(), *_power(settings)])
+    ours = [[*_daemons_of_every_release(), *_power(settings)]]
+    options = {
+        key: value
+        for section in own_settings.merged(ours, settings.design.slurm.settings)
+        for key, value in section
+    }
     return runtime.Designed(
         {p.name: runtime.partition(dict(_partition_options(p))) for p in partitions},
         {
@@ -493,7 +499,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
 
 
 def _partition_options(partition: Partition) -> Options:
-    return [
+    options = [
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
         ("Default", "YES" if partition.default else "NO"),
@@ -503,11 +509,15 @@ def _partition_options(partition: Partition) -> Options:
         ("DefMemPerCPU", partition.memory_mib // partition.cpus),
         ("State", "UP"),
     ]
+    excluded = {name for key in partition.settings for name in own_settings.EXCLUDED.get(key, ())}
+    kept = [(key, value) for key, value in options if key not in excluded]
+    return runtime.replaced(kept, partition.settings.items())
 
 
 def _partition(partition: Partition, in_service: bool, kept: runtime.Kept) -> str:
     changes = runtime.lines(kept.partitions.get(partition.name, {}))
-    options = runtime.replaced(_partition_options(partition), changes)
+    own = [(key, own_settings.spelled(value)) for key, value in partition.settings.items()]
+    options = runtime.replaced(runtime.replaced(_partition_options(partition), own), changes)
     if not in_service:
         options = runtime.replaced(options, [("State", "DOWN")])
     return " ".join(f"{key}={value}" for key, value in options)

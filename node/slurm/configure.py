@@ -14,7 +14,7 @@ from pathlib import Path
 from node.design.folders import Folders
 from node.design.model import Settings
 from node.design.published import read_settings
-from node.slurm import closing, conf, hardware, runtime, topology, version
+from node.slurm import closing, conf, hardware, in_force, runtime, topology, trial, version
 from node.system import files, foreign
 from node.system.codec import from_json, to_json
 
@@ -33,19 +33,28 @@ class Configured:
     Attributes:
         lines: The nodes with former lines, and the partitions that accept no jobs yet.
         replaced: For each change of people's at run time that ends with the next start, a sentence.
+        refused: Why the stack file's own options of slurm.conf are not in force; empty if they are.
     """
 
     lines: hardware.Lines
     replaced: tuple[str, ...]
+    refused: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """Return what `up` says, as facts of the boot's report."""
+        said = {"replaced": "; ".join(self.replaced), "settings": self.refused}
+        return {name: sentence for name, sentence in said.items() if sentence}
 
 
 def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     """Write the configuration for a release of Slurm.
 
     Nodes whose hardware was changed in the stack file keep their former lines as long as they are in use.
-    What people have changed at run time stays (`node.slurm.runtime`).
+    What people have changed at run time stays (`node.slurm.runtime`). The stack file's own options of
+    slurm.conf are tried first (`node.slurm.trial`).
 
     Raises:
+        OSError: A file cannot be written, or nothing can be tried.
         ValueError: A newer release has written the state that slurmctld would read, or the settings cannot be
             rendered.
     """
@@ -56,10 +65,17 @@ def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     deviation, record = hardware.lines(settings.design, release, lib)
     write(lib / hardware.RECORD, hardware.text(record).encode())
     places = topology.read(lib)
+    has_epilog = not version.cleans_up_requeued_jobs(release)
+
+    def fault(tried: Settings) -> str:
+        if not trial.possible():
+            return ""
+        return trial.fault(tried, conf.render(tried, version.parse(release), deviation, places), lib)
+
+    settings, refused = in_force.choose(settings, release, state, fault)
     designed, changes = conf.designed(settings, deviation), read_changes(state) or runtime.Record()
     kept = runtime.merge(changes, designed)
     kept = runtime.with_closed(kept, designed, closed_by_command(changes, closing.read(state), time.time()))
-    has_epilog = not version.cleans_up_requeued_jobs(release)
     rendered = conf.render(settings, version.parse(release), deviation, places, kept, has_epilog=has_epilog)
     for name, content in rendered.items():
         folder = etc
@@ -73,7 +89,7 @@ def configure(settings: Settings, release: str, write: WriteFile) -> Configured:
     # of slurm.conf at this start, as it is to do when it only reads its configuration again.
     for name in ("part_state", "part_state.old"):
         (state / name).unlink(missing_ok=True)
-    return Configured(deviation, tuple(kept.replaced))
+    return Configured(deviation, tuple(kept.replaced), refused)
 
 
 def read_changes(state: Path) -> runtime.Record | None:
@@ -118,6 +134,6 @@ def main(settings_file: str) -> int:
     settings = read_settings(Path(settings_file))
     record = hardware.read(Path(str(Folders(settings).elastic)))
     if record is not None:
-        for sentence in configure(settings, record.release, files.write).replaced:
+        for sentence in configure(settings, record.release, files.write).facts().values():
             print(sentence, flush=True)
     return 0

@@ -45,6 +45,8 @@ _UNSET = {
 _MEMORY = {"DefMem": ("DefMemPerCPU", "DefMemPerNode"), "MaxMem": ("MaxMemPerCPU", "MaxMemPerNode")}
 """Options that exclude each other -> both of them. Their value here is `DefMemPerCPU=100`."""
 _NO_MEMORY = "UNLIMITED"
+_OF_GPUS = {"DefCPUPerGPU": "DefCpuPerGPU", "DefMemPerGPU": "DefMemPerGPU"}
+"""Options of slurm.conf -> how scontrol names them within JobDefaults."""
 _NO_VALUES = ("", "N/A", "NONE", "GLOBAL", "(null)")
 """What scontrol prints where there is no value. slurm.conf takes none of these."""
 
@@ -215,6 +217,9 @@ def partition(options: Mapping[str, object]) -> dict[str, str]:
         if key in texts:
             texts[key] = _minutes(texts[key])
     texts["Nodes"] = _nodes(texts.get("Nodes", ""))
+    # scontrol shows what slurm.conf has as options of their own in one.
+    if defaults := [f"{word}={texts.pop(key)}" for key, word in _OF_GPUS.items() if key in texts]:
+        texts["JobDefaults"] = ",".join(defaults)
     fields = {key: value for key, value in texts.items() if value != _UNSET.get(key, value)}
     for name, keys in _MEMORY.items():
         for key in keys:
@@ -334,6 +339,8 @@ def _differences(was: Fields, now: Fields, unset: Fields) -> dict[str, Differenc
 
 
 def _same(key: str, one: str, other: str) -> bool:
+    if key == "DebugFlags":  # slurm.conf may have them in any case
+        one, other = one.lower(), other.lower()
     return one == other or (key in SETS and set(_members(key, one)) == set(_members(key, other)))
 
 

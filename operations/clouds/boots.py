@@ -84,7 +84,7 @@ class Waiter:
                     stale = report["started"]
                     (self.apply or self._apply)(machine, report)
                 elif report["state"] == "ready":
-                    for key in ("replaced", "waits"):
+                    for key in ("replaced", "settings", "waits"):
                         if sentence := report["facts"].get(key):
                             self.say(f"{host}: {sentence}")
                     return report

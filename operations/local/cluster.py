@@ -200,8 +200,9 @@ def head_up(stack: Stack) -> dict[str, Any]:
         _ensure_machine(run, host, settings, revision)
     for host in (head, *login):
         _wait_for_boot(run, host)
-    if replaced := run.report(head.name)["facts"].get("replaced"):
-        say(replaced)
+    for key in ("replaced", "settings"):
+        if sentence := run.report(head.name)["facts"].get(key):
+            say(sentence)
     site = settings.site
     facts = {
         "id": run.path.name,

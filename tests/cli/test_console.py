@@ -188,6 +188,14 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert "Nodes" not in out
 
 
+def test_options_of_slurm_conf_that_are_not_in_force_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = "the stack file's settings of slurm.conf are refused: [bold]no such plugin"
+    status.show_status({**STATUS, "settings": refused}, "local")
+    assert capsys.readouterr().out.startswith(
+        "warning: the stack file's settings of slurm.conf are refused: ["
+    )
+
+
 def test_a_silent_cloud_makes_states_old_and_a_local_one_has_a_cure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

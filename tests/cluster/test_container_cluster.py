@@ -44,7 +44,7 @@ STACK = """
         login: {count: 1}
         partitions:
           - {name: debug, instance_type: local.small, nodes: {max: 4}, default: true}
-        slurm: {suspend_time: 12, accounting: true}
+        slurm: {suspend_time: 12, accounting: true, settings: {KillWait: 45}}
       slurm-stacks:benchmark: BENCHMARK
 """
 # By default test_containers_cluster.py has `up` run a benchmark on two nodes.
@@ -170,6 +170,12 @@ def test_who_comes_tomorrow_has_an_account_by_logging_in(cluster: Checkout) -> N
         assert len(users) == len(set(users))
     finally:
         cluster.execute("scancel", number)
+
+
+def test_an_option_of_the_stack_file_arrives_where_people_log_in(cluster: Checkout) -> None:
+    """The controller has tried it as root, for a slurmctld of Slurm's user with a database."""
+    assert re.search(r"^KillWait\s*= 45 sec", cluster.execute("scontrol", "show", "config"), re.MULTILINE)
+    assert "KillWait=45" in cluster.execute("cat", "/etc/slurm/slurm.conf"), "the login machine's own file"
 
 
 def test_all_machines_share_home_and_nothing_else(cluster: Checkout) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -28,14 +29,20 @@ FILE = """
         partitions:
           - {{name: {first}, instance_type: local.small, nodes: {{max: 2}}}}
           - {{name: debug, instance_type: {machine}, nodes: {{max: {most}}}, default: true}}
-        slurm: {{suspend_time: 4}}
+        slurm: {{suspend_time: 4, settings: {{KillWait: {kill_wait}}}}}
 """
 MINE = "local.small,ondemand,mine"
 """The features of a node to which an administrator has added one."""
 
 
-def text(name: str = "one", first: str = "first", machine: str = "local.small", most: int = 3) -> str:
-    return FILE.format(name=name, first=first, machine=machine, most=most)
+def text(
+    name: str = "one",
+    first: str = "first",
+    machine: str = "local.small",
+    most: int = 3,
+    kill_wait: str = "45",
+) -> str:
+    return FILE.format(name=name, first=first, machine=machine, most=most, kill_wait=kill_wait)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +153,33 @@ def test_a_running_job_survives_another_machine_and_new_nodes_have_it(cluster: C
     until(lambda: not cluster.ask("squeue", "--noheader", "--all", "--partition=urgent"), 60, "their end")
     cluster.execute("scontrol", "delete", "PartitionName=urgent")
     cluster.execute("scontrol", "update", "PartitionName=first", "MaxTime=INFINITE")
+
+
+def kill_wait(checkout: Checkout) -> str:
+    """Return what slurmctld has of the option that the stack file gives."""
+    shown = checkout.ask("scontrol", "show", "config")
+    return "".join(re.findall(r"^KillWait\s*= (\d+)", shown, re.MULTILINE))
+
+
+def test_own_options_that_slurmctld_refuses_leave_the_former_ones_in_force(cluster: Checkout) -> None:
+    assert kill_wait(cluster) == "45"
+    (job,) = cluster.ask("squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+    cluster.write_stack(text(machine="local.medium", kill_wait="46, JobContainerType: job_container/tmpfs"))
+    assert planned(cluster) == [("slurm.settings", "live", [])]
+    output = cluster.cluster("up", check=True)
+    assert "the former ones stay in force" in (said := output.stdout + output.stderr)
+    assert "PrologFlags=Contain is required" in said, "Slurm's own words"
+    until(lambda: _answers(cluster), 60, "slurmctld")
+    assert kill_wait(cluster) == "45"
+    assert state(cluster, job) == "RUNNING"
+
+    cluster.write_stack(text(machine="local.medium", kill_wait="46"))
+    output = cluster.cluster("up", check=True)
+    assert "in force" not in output.stdout + output.stderr
+    assert kill_wait(cluster) == "46"
+    cluster.write_stack(text(machine="local.medium"))
+    cluster.cluster("up", check=True)
+    assert (kill_wait(cluster), state(cluster, job), restarts(cluster, job)) == ("45", "RUNNING", "0")
 
 
 def assert_own_is_kept(cluster: Checkout, urgent: str, after: str) -> None:

@@ -44,7 +44,7 @@ STACK = """
         local: {{isolation: {isolation}{suite}}}
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: {nodes}}}, default: true}}
-        slurm: {{suspend_time: 6, accounting: {accounting}{more}}}{containers}
+        slurm: {{suspend_time: 6, accounting: {accounting}{more}, settings: {settings}}}{containers}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 RECONFIGURES = 200
@@ -64,12 +64,12 @@ class Release:
 
     Attributes:
         shared: the folder on which all of its machines write, as they name it.
-        stack: makes the stack file with a number of nodes.
+        stack: makes the stack file with a number of nodes, and options of slurm.conf.
     """
 
     checkout: Checkout
     shared: Path
-    stack: Callable[[int], str]
+    stack: Callable[..., str]
     accounting: bool
     container: bool
 
@@ -131,11 +131,12 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if suite == "noble" and images.recipe(suite).sources[0].uri == images.recipe().sources[0].uri:
         pytest.skip("apt on this machine has no source of Ubuntu's packages")
 
-    def stack(nodes: int) -> str:
+    def stack(nodes: int, settings: str = "{KillWait: 45}") -> str:
         return STACK.format(
             isolation=isolation,
             suite=f", suite: {suite}" if container else "",
             nodes=nodes,
+            settings=settings,
             accounting=str(accounting).lower(),
             more=f", {more}" if more else "",
             containers="\n        containers: {runtime: oci}" if container else "",
@@ -165,6 +166,24 @@ def test_nodes_come_up_for_a_job_find_each_other_by_name_and_go(release: Release
     script = "getent hosts debug-0 debug-1 >/dev/null && printenv SLURMD_NODENAME"
     assert sorted(release.run("srun", "-N2", "sh", "-c", script).split()) == ["debug-0", "debug-1"]
     release.nodes_are_off()
+
+
+def test_options_that_slurmctld_refuses_leave_the_former_ones_in_force(release: Release) -> None:
+    def kill_wait() -> list[str]:
+        return re.findall(r"^KillWait\s*= (\d+)", release.run("scontrol", "show", "config"), re.MULTILINE)
+
+    assert kill_wait() == ["45"]
+    for settings, words in (
+        ("{KillWait: 46, JobContainerType: job_container/tmpfs}", "PrologFlags=Contain is required"),
+        ("{KillWait: 46, DebugFlags: nonsense}", "Invalid DebugFlag: nonsense"),
+        ("{KillWait: 45}", ""),
+    ):
+        release.checkout.write_stack(release.stack(3, settings))
+        up = release.checkout.cluster("up", check=True, timeout=600)
+        said = up.stdout + up.stderr
+        assert ("the former ones stay in force" in said) == bool(words), settings
+        assert words in said
+        assert kill_wait() == ["45"]
 
 
 def test_a_job_whose_machine_dies_runs_again(release: Release) -> None:

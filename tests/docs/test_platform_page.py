@@ -26,7 +26,7 @@ def test_an_example_is_accepted(example: dict[str, Any]) -> None:
 
 
 def test_there_is_an_example_of_each_section() -> None:
-    assert {key for example in EXAMPLES for key in example} == {"tags", "aws", "partitions"}
+    assert {key for example in EXAMPLES for key in example} == {"tags", "aws", "partitions", "slurm"}
     assert sum("overrides" in str(example) for example in EXAMPLES) == 2
 
 

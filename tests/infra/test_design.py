@@ -171,6 +171,7 @@ def test_timers_of_the_stack_file_win() -> None:
         "default_account": "users",
         "exclusive_accounts": False,
         "priority": None,
+        "settings": {},
         "prolog": None,
         "epilog": None,
         "source": None,

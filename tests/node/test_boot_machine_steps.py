@@ -27,6 +27,7 @@ from node.bootstrap import (
     step_runner,
     steps,
 )
+from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.vm import disks, host_keys, users
@@ -37,6 +38,7 @@ from node.design.model import Host
 from node.design.sites import AwsSite
 from node.design.storage import Mount
 from node.gcp import services
+from node.slurm import in_force
 from node.system import accounts
 from tests.support import whole_boot
 from tests.support.doubles import HEAD, FakeServices, design, settings
@@ -383,6 +385,30 @@ def test_a_login_machine_has_slurm_conf_and_the_tool_and_no_state(
     assert (root / "usr" / "local" / "bin" / "slurm-stacks").exists()
     assert not (root / "var" / "spool" / "slurmctld").exists()
     assert not (root / "opt" / "slurm-stacks" / "current" / "bin" / "resume").exists()
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_login_machine_has_no_option_that_clients_cannot_read(
+    machine: Callable[..., Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    context = machine("login", "login-0")
+    its = in_force.Given({"KillWait": "45"}).put_in(context.settings)
+    asked: list[str] = []
+
+    def slurm(_context: Context, *command: str, conf: str) -> str:
+        asked.append(Path(conf).read_text())
+        assert command[:2] == ("scontrol", "show")
+        if not readable:
+            raise CommandError("scontrol: fatal: Unable to process configuration file", 1)
+        return ""
+
+    monkeypatch.setattr(Context, "slurm", slurm)
+    machine_steps.slurm(dataclasses.replace(context, settings=its))
+    text = (tmp_path / "root" / "etc" / "slurm" / "slurm.conf").read_text()
+    assert ("KillWait=45" in text) == readable
+    assert ["KillWait=45" in tried for tried in asked] == [True]
+    machine_steps.slurm(context)
+    assert len(asked) == 1, "nothing is tried where nothing is given"
 
 
 def test_a_node_renders_nothing_and_finds_what_slurmd_fetches(

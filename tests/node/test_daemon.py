@@ -433,6 +433,7 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
     cost = status.pop("cost")
     assert status.pop("cloud") is None, "it answers"
     assert status.pop("closed") is None, "no command has closed partitions"
+    assert status.pop("settings") is None, "the stack file's options are in force"
     assert {step["error"] for step in status.pop("steps")} == {None}
     # Slurm does not list the other nodes of the partition.
     status["nodes"] = [found for found in status["nodes"] if found["state"] != "MISSING"]

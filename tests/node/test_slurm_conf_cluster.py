@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from infra.slurm_releases import options as table
 from node.design.accelerators import Accelerator
 from node.design.model import Partition
 from node.logs import job_output
-from node.slurm import topology
+from node.slurm import conf, runtime, topology
 from node.slurm.hostlist import expand
 from node.slurm.resume_request import parse_resume
 from node.slurm.version import knows_last_digit, spell
@@ -29,6 +30,20 @@ _EXPECTED = re.compile(
 )
 
 
+OF_THE_FILE = {
+    "KillWait": "45", "MaxStepCount": "50000", "MailDomain": "example.com", "MaxArraySize": "20001",
+    "PropagateResourceLimits": "NONE", "SchedulerParameters": "bf_max_job_test=77",
+    "DebugFlags": "backfill,Power", "InteractiveStepOptions": "--interactive --pty $SHELL",
+    "SuspendExcParts": "trn",
+}  # fmt: skip
+OF_A_LINE = {
+    "DefaultTime": "1-02:00:00", "PriorityTier": "7", "LLN": "YES", "DefMemPerGPU": "100",
+    "DefCPUPerGPU": "2", "MaxNodes": "2", "GraceTime": "9", "TRESBillingWeights": "CPU=2.0,Mem=0.5G",
+    "MaxMemPerNode": "1000", "AllowGroups": "root", "ExclusiveUser": "NO",
+}  # fmt: skip
+"""Options that a stack file gives."""
+
+
 def _errors(log: str) -> list[str]:
     return [line for line in log.splitlines() if "error:" in line and not _EXPECTED.search(line)]
 
@@ -42,7 +57,9 @@ def cluster() -> Iterator[SlurmCluster]:
         partition("one", nodes=1, gpus=1),
     )
     # From 24.11 on srun needs up to 30 s on starting nodes, unless a prolog waits.
-    with SlurmCluster(design(*fleet, neuron), prolog=WAIT_FOR_NODES) as running:
+    plan = design(*fleet, replace(neuron, settings=OF_A_LINE))
+    plan = replace(plan, slurm=replace(plan.slurm, settings=OF_THE_FILE))
+    with SlurmCluster(plan, prolog=WAIT_FOR_NODES) as running:
         yield running
 
 
@@ -105,6 +122,41 @@ def test_what_slurmctld_made_of_it(cluster: SlurmCluster) -> None:
         assert shown[key] == rendered[key], key
     assert shown["SuspendExcNodes"] == "debug-0"
     assert shown["ResumeRate"].startswith("0 ")
+
+
+def test_the_stack_files_own_options_arrive(cluster: SlurmCluster) -> None:
+    shown = cluster.run("scontrol", "show", "config").stdout
+    values = dict(re.findall(r"^(\w+)(?:\[0\])?\s*= (.*)$", shown, re.MULTILINE))
+    assert values["KillWait"] == "45 sec"
+    assert [values[key] for key in ("MaxStepCount", "MaxArraySize")] == ["50000", "20001"]
+    assert values["PropagateResourceLimits"] == "NONE"
+    assert values["PropagateResourceLimitsExcept"] == "(null)"
+    assert values["InteractiveStepOptions"] == OF_THE_FILE["InteractiveStepOptions"]
+    assert {"bf_max_job_test=77", "bf_interval=1"} <= {*values["SchedulerParameters"].split(",")}
+    assert {*values["DebugFlags"].split(",")} == {"Backfill", "Power"}
+
+
+def test_nobody_has_changed_at_run_time_what_the_stack_file_says(cluster: SlurmCluster) -> None:
+    shown = runtime.Designed(
+        runtime.shown_partitions(cluster.control.show_partitions()),
+        {},
+        runtime.shown_controller(cluster.control.show_config()),
+    )
+    assert runtime.compare(shown, conf.designed(cluster.settings), runtime.Record()) == runtime.Record()
+
+
+def test_the_table_of_options_has_what_slurmctld_shows(cluster: SlurmCluster) -> None:
+    # Other files' options follow, each with a heading.
+    own = re.split(r"^\w.*Configuration:$", cluster.control.show_config(), flags=re.MULTILINE)[0]
+    shown = set(re.findall(r"^(\w+)(?:\[0\])?\s*= ", own, re.MULTILINE))
+    no_options = {
+        "BOOT_TIME", "HASH_VAL", "MULTIPLE_SLURMD", "NEXT_JOB_ID", "SLURM_CONF", "SLURM_VERSION",
+        "JobDefaults",  # DefCPUPerGPU and DefMemPerGPU
+    }  # fmt: skip
+    known, release = table.options(table.SLURM), spell(cluster.release)
+    usable = {name for name in shown if name.lower() in known and known[name.lower()].usable_in(release)}
+    assert len(usable) > 150
+    assert sorted(shown - usable - no_options) == []
 
 
 def test_jobs_see_their_devices(cluster: SlurmCluster) -> None:

@@ -18,10 +18,11 @@ from node.design.folders import Folders
 from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
-from node.slurm import closing, packaged
+from node.slurm import closing, in_force, packaged
 from node.slurm.control import SlurmDown
 from node.slurm.reservations import Reservation
 from node.system import rpc
+from node.system.codec import to_json
 from tests.support.checkout import ROOT
 from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, settings
 
@@ -42,6 +43,7 @@ KEYS: dict[str, Any] = {
         "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
     },
     "unsaved": None,
+    "settings": None,
     "steps": {"name", "does", "error"},
 }  # fmt: skip
 
@@ -137,6 +139,20 @@ def test_a_cloud_that_does_not_answer_hides_nothing_that_slurm_knows(
     assert [j["id"] for j in found["jobs"]] == [5]
     assert found["machines"] == {"running": 1, "pending": 0}, "as it was last seen"
     jsonschema.validate(found, SCHEMA)
+
+
+def test_options_of_the_stack_file_that_are_not_in_force_are_named(
+    tmp_path: Path, found: dict[str, Any]
+) -> None:
+    assert found["settings"] is None
+    its = settings(tmp_path, fast_design())
+    elastic = Elastic(its, FakeControl(), FakeDriver(), tmp_path)
+    record = in_force.Record("slurm-wlm 22.05.8", refused="slurmctld refuses them")
+    state = Path(Folders(its).state)
+    state.mkdir(exist_ok=True, parents=True)
+    (state / in_force.RECORD).write_text(json.dumps(to_json(record)))
+    elastic.reconciler.once()
+    assert elastic.status()["settings"] == "slurmctld refuses them"
 
 
 def test_the_schema_can_fail(found: dict[str, Any]) -> None:

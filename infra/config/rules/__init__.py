@@ -24,6 +24,7 @@ from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
 from infra.config.rules.partitions import check_partitions
 from infra.config.rules.platform import check_platform
+from infra.config.rules.slurm_options import check_slurm_options
 from infra.config.rules.software import (
     check_containers,
     check_distribution,
@@ -88,6 +89,7 @@ def check(
         check_writable_sources(context)
         check_containers(context)
         check_slurm_origin(context)
+        check_slurm_options(context)
         check_health(context)
         check_amazon(context)
         check_google(context)

@@ -218,7 +218,7 @@ def test_a_partitions_name_in_a_pasted_file_is_ours_and_the_deployments_is_not(t
     assert "it names the deployment" in names["resources[0].name"]
 
 
-@pytest.mark.parametrize("place", ["slurm.", "partitions[0].", ""])
+@pytest.mark.parametrize("place", ["image.", "storage.", ""])
 def test_a_section_of_the_cluster_toolkit_outside_of_a_module_is_just_unknown(place: str) -> None:
     (mistake,) = mistakes(values("aws", {f"{place}settings": {"PreemptMode": "REQUEUE"}}))
     assert (mistake.path, mistake.code) == (f"{CLUSTER}.{place}settings", "key.unknown")
