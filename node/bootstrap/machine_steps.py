@@ -15,7 +15,7 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.slurmd import start_slurmd
-from node.bootstrap.vm import clouds, host_keys, motd, nfs_guard, pyxis, resolver
+from node.bootstrap.vm import clouds, cluster_users, host_keys, motd, nfs_guard, pyxis, resolver
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
 from node.design.storage import Mount
@@ -156,6 +156,7 @@ def mounts(context: Context) -> str:
         files.folder(Path(site.shared) / "bench", 0o1777)
         _open_scratch(context, mine)
     mount_kinds.export(context)
+    cluster_users.prepare(context)
     if context.role == "controller":
         login_users.prepare(context)
     if context.has_users:

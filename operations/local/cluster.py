@@ -22,6 +22,7 @@ from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.isolation import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
+from node.bootstrap.report import SENTENCES
 from node.bootstrap.vm import state_guard
 from node.design.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
 from node.design.published import read_settings
@@ -200,8 +201,6 @@ def head_up(stack: Stack) -> dict[str, Any]:
         _ensure_machine(run, host, settings, revision)
     for host in (head, *login):
         _wait_for_boot(run, host)
-    if replaced := run.report(head.name)["facts"].get("replaced"):
-        say(replaced)
     site = settings.site
     facts = {
         "id": run.path.name,
@@ -414,5 +413,6 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             + f"\nIts logs are in {run.path}/log; fix the cause and run up again.",
             code="boot.step-failed",
         )
-    if waits := report["facts"].get("waits"):
-        say(f"{host.name}: {waits}")
+    for key in SENTENCES:
+        if sentence := report["facts"].get(key):
+            say(f"{host.name}: {sentence}")

@@ -33,6 +33,7 @@ from infra.config.rules.software import (
 )
 from infra.config.rules.storage import check_storage
 from infra.config.rules.topology import check_topology
+from infra.config.rules.users import check_users
 from infra.config.rules.writable_sources import check_writable_sources
 from infra.instance_types.catalog import Catalog
 
@@ -93,6 +94,7 @@ def check(
         check_google(context)
         check_platform(context)
         check_topology(context)
+        check_users(context)
         check_distribution(context)
     return context.mistakes
 

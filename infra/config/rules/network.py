@@ -154,7 +154,7 @@ def check_access(c: Context) -> None:
             (*at, "users"),
             access.users,
             "nothing on AWS: everybody logs in as the image's user",
-            "remove it; docs/aws.md#ordinary-users makes users of the machines",
+            "remove it; `users` makes users of the machines (docs/users.md)",
         )
     for index, cidr in enumerate(access.ssh_cidrs):
         net = ipaddress.ip_network(cidr)
