@@ -104,7 +104,7 @@ def check_access(c: Context) -> None:
     access, at = c.cluster.access, (*CLUSTER, "access")
     modes = MODES[c.provider]
     if c.provider == "local":
-        for key in sorted(access.model_fields_set):
+        for key in sorted(access.model_fields_set - {"directory"}):
             if getattr(access, key):
                 c.add(
                     "access.local",

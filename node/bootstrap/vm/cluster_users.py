@@ -9,7 +9,6 @@ A node that is up applies a later list before its next job (`users_prolog`).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pwd
@@ -24,6 +23,7 @@ from node.bootstrap.context import Context
 from node.bootstrap.vm import users as login_users
 from node.design.sharing import User, of_machines, users_line
 from node.system import files, foreign
+from node.system.locks import locked
 
 KEYS = "etc/ssh/slurm-stacks-keys"
 SSHD = "etc/ssh/sshd_config.d/10-slurm-stacks.conf"
@@ -137,9 +137,8 @@ def apply(machine: Machine, users: Sequence[User]) -> tuple[list[User], list[str
     if not users and not record.exists():
         return [], []
     files.folder(machine.lib)
-    with (machine.lib / f".{RECORD}.lock").open("w") as lock:
-        # Prologs of several jobs may come here at once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    # Prologs of several jobs may come here at once.
+    with locked(machine.lib / f".{RECORD}.lock", mode=0o600):
         known = _known(machine)
         clashes = Clashes(users, known, machine.shared)
         made = clashes.without(users)

@@ -13,6 +13,9 @@ from tests.support.stack_values import REMOVE
 
 SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA ada@laptop"
 ADA: dict[str, Any] = {"name": "ada", "id": 2001}
+LDAP: dict[str, Any] = {"domain": "corp", "uris": ["ldaps://a.example.com"], "search_base": "dc=a"}
+DIRECTORY_SECRET = "access.directory.password_secret"
+ARN = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:reader-AbCdEf"
 
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
@@ -74,6 +77,45 @@ REFUSED: list[Refused] = [
     ),
     ("aws", {"users": [{**ADA, "groups": ["lab:12"]}]}, "users[0].groups[0]", "value.form"),
     ("aws", {"users": [{**ADA, "ssh_keys": ["ssh-ed25519"]}]}, "users[0].ssh_keys[0]", "value.form"),
+    # a directory of users
+    ("local", {"access.directory": LDAP}, "access.directory", "directory.on-processes"),
+    ("batch", {"access.directory": LDAP}, "access.directory", "directory.on-batch"),
+    ("aws", {"access.directory": {**LDAP, "bind_dn": "cn=r"}}, DIRECTORY_SECRET, "directory.no-password"),
+    ("aws", {"access.directory": {**LDAP, "password_secret": ARN}}, DIRECTORY_SECRET, "directory.no-bind-dn"),
+    (
+        "gcp",
+        {"access.directory": {**LDAP, "ldap_schema": "ad"}},
+        "access.directory.bind_dn",
+        "directory.ad-needs-bind",
+    ),
+    (
+        "aws",
+        {"access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": "a password"}},
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    (
+        "gcp",
+        {"access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": ARN}},
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    (
+        "local",
+        {
+            "local": {"isolation": "container"},
+            "access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": "here"},
+        },
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    ("aws", {"access.directory": {**LDAP, "uris": ["ldap://a"]}}, "access.directory.uris[0]", "value.form"),
+    (
+        "aws",
+        {"access.directory": {**LDAP, "search_base": "dc=a\nldap_tls_reqcert = never"}},
+        "access.directory.search_base",
+        "value.form",
+    ),
     # place
     ("aws", {"aws:region": REMOVE}, "aws:region", "location.aws-region-missing"),
     ("aws", {"aws:region": "us-east-1a"}, "aws:region", "location.aws-region"),
