@@ -148,6 +148,12 @@ def with_part(text: str, part: str) -> str:
     return f"{head.rstrip()}\n{BEGIN}\n{part}{END}\n{rest}".lstrip("\n")
 
 
+def without_part(text: str) -> str:
+    """Return a file's text without our part, if it has one."""
+    head, begin, rest = text.partition(BEGIN)
+    return head + rest.partition(f"{END}\n")[2] if begin else text
+
+
 def link(path: Path, target: str) -> bool:
     """Make a symbolic link, which replaces a file or link, and return whether it was made."""
     if path.is_symlink() and str(path.readlink()) == target:

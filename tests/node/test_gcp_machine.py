@@ -354,7 +354,8 @@ def test_a_first_login_makes_a_home_and_a_key_once(tmp_path: Path) -> None:
     ]
     pam = (tmp_path / "root/etc/pam.d/sshd").read_text()
     assert pam.count("pam_exec.so quiet /usr/local/lib/slurm-stacks/first-login") == 1
-    assert pam.startswith("@include common-auth\nsession optional pam_motd.so\n")
+    # No line before it may have taken variables from a file of the user's.
+    assert pam.endswith("# slurm-stacks: end\n@include common-auth\nsession optional pam_motd.so\n")
     # A user's own keys stay.
     (folder / "id_slurm_stacks.pub").unlink()
     (folder / "authorized_keys").write_text("ssh-ed25519 AAAA own\n")

@@ -11,7 +11,8 @@ from node.system import files
 
 PAM = "etc/pam.d/sshd"
 PROGRAM = "usr/local/lib/slurm-stacks/first-login"
-# The program's effect does not depend on lines that the agent adds before or after this one.
+# The line comes first: a later one has PAM read variables from a file of the user's, which would be those of
+# a program that runs as root.
 PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
 PROGRAM_TEXT = (
     """\
@@ -49,4 +50,5 @@ def prepare(context: Context) -> None:
     text = PROGRAM_TEXT.format(shared=site.shared, key=KEY, cluster=design.name, umask=umask)
     files.write(program, text.encode(), 0o755)
     before = pam.read_text() if pam.exists() else ""
-    files.write(pam, files.with_part(before, PAM_TEXT.format(program=PROGRAM)).encode())
+    after = files.with_part("", PAM_TEXT.format(program=PROGRAM)) + files.without_part(before)
+    files.write(pam, after.encode())
