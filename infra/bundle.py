@@ -22,6 +22,7 @@ from infra.program.locations import cache_root
 from infra.program.project_files import ProjectFileError
 from node.bootstrap.vm.training import REQUIREMENTS
 from node.design.containers import Package
+from node.design.directory import CA_ARCHIVED
 from node.design.health import EPILOG, PROLOG
 from node.design.model import ClusterDesign, Settings
 from node.system.codec import to_json
@@ -83,6 +84,10 @@ def node_archive(design: ClusterDesign, project: Path | None = None) -> bytes:
     for program, script in ((PROLOG, design.slurm.prolog), (EPILOG, design.slurm.epilog)):
         if script is not None:
             files[script.archived(program)] = _script(project, f"slurm.{program}.source", script.source)
+    directory = design.access.directory
+    if directory is not None and directory.ca_certificate is not None:
+        key = "access.directory.ca_certificate"
+        files[CA_ARCHIVED] = _script(project, key, directory.ca_certificate)
     if design.isolation == "vm" and design.scheduler == "slurm" and design.trains:
         files |= _training(design, root, project)
     return _zip(files)

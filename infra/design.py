@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from infra.config import StackConfig, accounting, distributions, overrides, slurm_options
 from infra.config.cluster import AwsConfig, ClusterConfig, LocalConfig
 from infra.config.fields import Section, clock, time_limit_seconds
-from infra.config.hosts import OwnImageConfig
+from infra.config.hosts import DirectoryConfig, OwnImageConfig
 from infra.config.partitions import AwsPartition, GcpPartition, PartitionConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
@@ -21,6 +21,7 @@ from infra.slurm_releases import options
 from node.design import accelerators, containers, model, sharing, time_limits
 from node.design.batch import Batch
 from node.design.containers import Package
+from node.design.directory import Directory
 from node.design.health import Health
 from node.design.local_cloud import CloudBehaviour
 from node.design.storage import Gp3, Mount
@@ -91,6 +92,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
             key=cluster.access.key,
             user=distributions.chosen_row(cluster, facts).aws.user if cluster.provider == "aws" else None,
             users=tuple(cluster.access.users),
+            directory=_directory(cluster.access.directory),
         ),
         network=_network(cluster),
         image=_image(cluster, facts),
@@ -315,6 +317,13 @@ def _section(kind: type[T], given: Section, **computed: Any) -> T:
 def _shared(kind: type[T], given: Sequence[Section]) -> tuple[T, ...]:
     """Return accounts, users or QOS of the design, whose fields have the stack file's names."""
     return tuple(_section(kind, item) for item in given)
+
+
+def _directory(config: DirectoryConfig | None) -> Directory | None:
+    if config is None:
+        return None
+    values = config.model_dump()
+    return Directory(**{**values, "uris": tuple(config.uris)})
 
 
 def _sockets(sockets: int, cpus: int) -> int:

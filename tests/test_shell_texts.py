@@ -20,7 +20,7 @@ from infra.aws.batch.environment import user_data
 from infra.aws.launch_templates import BOOT_SCRIPT
 from infra.clouds.commands import line
 from infra.gcp import instance_templates
-from node.bootstrap.vm import images, login_enrolment, os_login, users
+from node.bootstrap.vm import first_login, images, login_enrolment, users, users_prolog
 from operations import login_lines
 from operations.aws import __main__
 from operations.local import system_packages
@@ -71,7 +71,15 @@ def texts() -> Iterator[tuple[str, str, str]]:
             "sh",
             instance_templates.BOOT_SCRIPT.render(google, "c-bucket-1a2b3c4", role, host),
         )
-    yield "first-login", "sh", os_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c")
+    yield (
+        "first-login",
+        "sh",
+        first_login.PROGRAM_TEXT.format(shared="/home", key="id_ed25519", cluster="c", umask=" 0077"),
+    )
+    prolog = users_prolog.PROLOG_TEXT.format(
+        conf="/c", applied="/a", program="/p", log="/l", checks="/usr/bin/true"
+    )
+    yield "users-prolog", "sh", prolog
     yield "enrol", "sh", login_enrolment.program_text("c", "users", PurePath("/etc/slurm/slurm.conf"))
     yield "user-key", "sh", users.KEY_TEXT.format(key="id_ed25519", cluster="c")
     for mode in ("ssm", "ssh"):
@@ -137,8 +145,9 @@ def test_no_shell_text_in_the_project_is_left_out() -> None:
         "infra/clouds/userdata.py",
         "operations/local/environment_paths.py",  # of two lines; a test runs what begins so
         "operations/local/system_packages.py",
+        "node/bootstrap/vm/first_login.py",
         "node/bootstrap/vm/login_enrolment.py",
-        "node/bootstrap/vm/os_login.py",
+        "node/bootstrap/vm/users_prolog.py",
         "workload/job_head.j2",
     }
     assert known.count("#!/bin/") + known.count("#!/usr/bin/env bash") >= 8

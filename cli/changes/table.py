@@ -152,6 +152,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
             changes.append(_whole(section, part, was is None, will or was))
         else:
             changes += _fields(section, part, was, will, rules)
+    changes += _renumbered(old, new)
     for rule in rules.more:
         changes += rule(old, new)
     if old.state() is None or new.state() is None:
@@ -164,6 +165,15 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     order = list(rules.table)
     with_losses = [replace(change, lost=_lost(change, old, rules)) for change in changes]
     return sorted(with_losses, key=lambda change: order.index(change.key))
+
+
+def _renumbered(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Yield a change for each user who would get another number: their files belong to the former one."""
+    before = {user.name: user.id for user in old.users if user.id is not None}
+    for user in new.users:
+        if user.id is not None and (was := before.get(user.name, user.id)) != user.id:
+            note = f"the files of {user.name} belong to {was}"
+            yield Change("users", f"user {user.name}", Kind.NEVER, str(was), str(user.id), note, field="id")
 
 
 def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
@@ -371,7 +381,7 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
         partition = was.name if section == "partitions" else None
         detail = SPELLING.get(path, name) if len(row.fields) > 1 else ""
         gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
-        yield Change(key, part, kind, text(old), text(new), note, partition, detail, gone)
+        yield Change(key, part, kind, *texts(old, new), note, partition, detail, gone)
 
 
 def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -383,6 +393,18 @@ def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:
             yield from values(path, old, new)
         else:
             yield path, old, new
+
+
+def texts(old: Any, new: Any) -> tuple[str, str]:
+    """Return two values as texts for users; of things with names only those that differ."""
+    both = isinstance(old, tuple) and isinstance(new, tuple)
+    if not both or not all(hasattr(item, "name") for item in (*old, *new)):
+        return text(old), text(new)
+    before, after = ({item.name: item for item in value} for value in (old, new))
+    was = [name for name, item in before.items() if after.get(name) != item]
+    will = [name for name, item in after.items() if before.get(name) != item]
+    changed = [f"{name} (changed)" if name in before else name for name in will]
+    return ", ".join(was) or "none", ", ".join(changed) or "none"
 
 
 def text(value: Any) -> str:

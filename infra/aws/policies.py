@@ -132,6 +132,7 @@ def controller(scope: Scope, design: ClusterDesign) -> Document:
             StringEquals={f"aws:ResourceTag/{CLUSTER}": design.name, f"aws:ResourceTag/{ROLE}": COMPUTE},
         ),
         _allow("Secret", ["secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"], scope.secret),
+        *_directory(design),
         *_backups(scope, design),
         *_member(scope, ["controller"]),
         *_common(scope, design, "controller"),
@@ -441,6 +442,14 @@ def _buckets(scope: Scope, design: ClusterDesign, role: str) -> list[Statement]:
         statements.append(_allow(f"MountList{number}", ["s3:ListBucket"], arn, **below))
         statements.append(_allow(f"MountRead{number}", ["s3:GetObject", *change], f"{arn}/{prefix}*"))
     return statements
+
+
+def _directory(design: ClusterDesign) -> list[Statement]:
+    """Let the controller read the password with which machines ask the directory of users."""
+    directory = design.access.directory
+    if directory is None or directory.password_secret is None:
+        return []
+    return [_allow("Directory", ["secretsmanager:GetSecretValue"], directory.password_secret)]
 
 
 def _backups(scope: Scope, design: ClusterDesign) -> list[Statement]:

@@ -141,6 +141,10 @@ class LocalConfig(Section):
     )
 
 
+USERS_CHANGE = (
+    "with `id`: a node that is up has them before its next job; who leaves the list is locked out, "
+    "the home stays, and their running jobs go on; another id is refused"
+)
 LONGEST_SCRIPT = 16384
 """The most characters of a script in the stack file, which becomes part of every machine's settings."""
 
@@ -277,9 +281,14 @@ class ClusterConfig(Section):
     accounts: Annotated[list[AccountConfig], effect(Kind.LIVE)] = Field(
         default_factory=list, description="Accounts of Slurm, with shares and limits."
     )
-    users: Annotated[list[UserConfig], effect(Kind.LIVE)] = Field(
-        default_factory=list, description="Users, with their accounts."
-    )
+    users: Annotated[
+        list[UserConfig],
+        effect(
+            Kind.LIVE,
+            aws=Outcome(Kind.LIVE, USERS_CHANGE),
+            local=Outcome(Kind.LIVE, USERS_CHANGE),
+        ),
+    ] = Field(default_factory=list, description="Users, with their accounts.")
     qos: Annotated[list[QosConfig], effect(Kind.LIVE)] = Field(
         default_factory=list, description="Quality-of-service levels of jobs."
     )

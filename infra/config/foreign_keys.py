@@ -320,7 +320,7 @@ _PARALLELCLUSTER_3 = {
     "EncryptionInTransit": _not("EFS is mounted over NFS inside of the network, without TLS so far"),
     "KmsKeyId": _to("aws.kms_key", "its ARN"),
     "Monitoring": _not("CloudWatch has logs and figures of every machine (docs/aws.md): leave it out"),
-    "DirectoryService": _not("there is no directory of users so far: docs/aws.md#ordinary-users"),
+    "DirectoryService": _not("the directory of users is access.directory: docs/users.md#a-directory"),
     "AdditionalPackages": _HOOK,
     "DevSettings": _not("it belongs to ParallelCluster's own code: leave it out"),
     "Tags": _LABELS,

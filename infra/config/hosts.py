@@ -9,7 +9,11 @@ from pydantic import Field
 from infra.config.common_effects import KEEP_DISK, KEEP_IMAGE, OF_NODES, OTHER_RELEASE, ROOT_DISK
 from infra.config.fields import (
     BACKUPS,
+    DN,
+    DOMAIN,
+    FILTER,
     KEY_PAIR,
+    LDAPS,
     MEMBER,
     Cidr,
     Distribution,
@@ -20,6 +24,44 @@ from infra.config.fields import (
 from infra.config.network import MOVES
 from infra.config.storage import Gp3Config
 from infra.effects import Kind, Outcome, effect
+
+
+class DirectoryConfig(Section):
+    """Users of LDAP or Active Directory, whom all machines ask by SSSD, with TLS only."""
+
+    domain: str = Field(
+        pattern=DOMAIN, max_length=253, description="A name for it, as SSSD shows it: corp.example.com."
+    )
+    uris: list[Annotated[str, Field(pattern=LDAPS)]] = Field(
+        min_length=1, description="Its servers, ldaps://HOST or ldaps://HOST:PORT, tried in this order."
+    )
+    search_base: str = Field(pattern=DN, max_length=1000, description="Where users are: dc=example,dc=com.")
+    ldap_schema: Literal["rfc2307", "rfc2307bis", "ad"] = Field(
+        "rfc2307",
+        description="rfc2307: members of groups are names. rfc2307bis: they are DNs. Both take numbers from "
+        "uidNumber and gidNumber. ad: Active Directory, whose users get numbers from their SIDs.",
+    )
+    bind_dn: str | None = Field(
+        None, pattern=DN, max_length=1000, description="As whom machines ask; null: as nobody."
+    )
+    password_secret: str | None = Field(
+        None,
+        max_length=2048,
+        description="Where the password of bind_dn is: the ARN of a secret (AWS Secrets Manager), "
+        "projects/…/secrets/… (Google), a file of this machine (local). Never the password.",
+    )
+    access_filter: str | None = Field(
+        None,
+        pattern=FILTER,
+        max_length=2000,
+        description="An LDAP filter for who may log in, like (memberOf=cn=hpc,dc=example,dc=com); null: all.",
+    )
+    ca_certificate: str | None = Field(
+        None,
+        min_length=1,
+        description="Path in this project of the PEM file with the authority of its certificate; null: an "
+        "authority that the machines' distribution knows.",
+    )
 
 
 class AccessConfig(Section):
@@ -59,6 +101,10 @@ class AccessConfig(Section):
             "once.",
         )
     )
+    directory: Annotated[
+        DirectoryConfig | None,
+        effect(Outcome(Kind.NODES, "controller and login machines ask it at once")),
+    ] = Field(None, description="A directory of users (LDAP, Active Directory); null: none.")
 
 
 class ImageConfig(Section):

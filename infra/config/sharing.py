@@ -14,6 +14,7 @@ from infra.config.fields import LONGEST_LIMIT, Section, TimeLimit, Usd
 SLURM_NAME = r"^[a-z0-9_][a-z0-9_.-]*$"
 """slurmdbd keeps names of accounts and of QOS in small letters, and separates them by commas."""
 USER_NAME = r"^[a-z_][a-z0-9_.-]*$"
+GROUP = r"^[a-z_][a-z0-9_-]*(:[1-9][0-9]{3,9})?$"
 TRES = r"^(cpu|mem|node|billing|energy|gres/[A-Za-z0-9_]+(:[A-Za-z0-9_.-]+)?|license/[A-Za-z0-9_.@-]+)$"
 SSH_KEY = (
     r"^(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com)"
@@ -24,6 +25,7 @@ LARGEST = 2**31 - 1
 
 SlurmName = Annotated[str, Field(pattern=SLURM_NAME, max_length=64)]
 UserName = Annotated[str, Field(pattern=USER_NAME, max_length=32)]
+Group = Annotated[str, Field(pattern=GROUP, max_length=42)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Tres = dict[Annotated[str, Field(pattern=TRES)], Count]
 
@@ -104,9 +106,14 @@ class UserConfig(Section):
         ge=1000,
         le=LARGEST,
         description="The number of the user and of their own group. With it the stack makes the user on AWS "
-        "and on local machines that boot; null: somebody else makes them (OS Login, SSSD, useradd).",
+        "and on local machines that boot (docs/users.md); null: somebody else makes them (OS Login, SSSD, "
+        "useradd).",
     )
-    groups: list[UserName] = Field(default_factory=list, description="Further groups, with `id`.")
+    groups: list[Group] = Field(
+        default_factory=list,
+        description="Further groups, with `id`: NAME of one that the machines have, or NAME:ID of one that "
+        "the stack makes.",
+    )
     ssh_keys: list[Annotated[str, Field(pattern=SSH_KEY)]] = Field(
         default_factory=list, description="Public keys with which they log in, with `id`."
     )

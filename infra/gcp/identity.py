@@ -90,6 +90,7 @@ class GcpIdentity(pulumi.ComponentResource):
             # No other machine gets this: where the stack file opens the metadata address, every process of a
             # node could read the munge key.
             self.grants += self._secret(targets.secret)
+            self.grants += self._directory()
             self.grants += self._launches(targets.subnetwork)
             if (backups := policies.backups(design)) is not None:
                 bucket, limit = backups
@@ -138,6 +139,21 @@ class GcpIdentity(pulumi.ComponentResource):
                 opts=self._child_opts,
             )
             for part, granted_role in wanted.items()
+        ]
+
+    def _directory(self) -> list[pulumi.Resource]:
+        """Let the controller read the password with which machines ask the directory of users."""
+        directory = self._design.access.directory
+        if directory is None or directory.password_secret is None:
+            return []
+        return [
+            gcp.secretmanager.SecretIamMember(
+                f"{self._name}-controller-directory",
+                secret_id=directory.password_secret,
+                role=policies.READ_SECRET,
+                member=self._accounts["controller"].member,
+                opts=self._child_opts,
+            )
         ]
 
     def _bucket(self, role: str, bucket: pulumi.Input[str]) -> list[pulumi.Resource]:

@@ -7,7 +7,8 @@ which the kernel gives to root only (`root_port`). The server listens on such a 
 user of the controller can take its place. The cloud's firewall decides which machines can reach the server at
 all (`infra.clouds.firewall`).
 
-After the key comes the controller's time, with which the other machines compare theirs (`clock`).
+After the key comes the controller's time, with which the other machines compare theirs (`clock`), and then
+the password with which all machines ask the directory of users, if there is one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ KEY_BYTES = 1024
 TIME = struct.Struct(">d")
 """The controller's clock, in seconds since the epoch."""
 ANSWER_BYTES = KEY_BYTES + TIME.size
+LONGEST = ANSWER_BYTES + 4096
+"""The longest answer, with a password."""
 SECONDS = 5.0
 """The time limit of one connection."""
 BACKLOG = 1024
@@ -44,10 +47,12 @@ class Given(NamedTuple):
 
     Attributes:
         time: The controller's clock, in seconds since the epoch.
+        password: The password for the directory of users; empty if the controller has none.
     """
 
     key: bytes
     time: float
+    password: bytes = b""
 
 
 def fetch(address: str, port: int = PORT) -> Given:
@@ -66,23 +71,27 @@ def fetch(address: str, port: int = PORT) -> Given:
     with contextlib.closing(connection):
         given = b""
         try:
-            while part := connection.recv(ANSWER_BYTES + 1):
+            while len(given) <= LONGEST and (part := connection.recv(LONGEST + 1)):
                 given += part
         except OSError as error:
             raise KeyUnavailableError(f"{address}, port {port}: {error}") from error
-    if len(given) != ANSWER_BYTES:
+    if not ANSWER_BYTES <= len(given) <= LONGEST:
         raise KeyUnavailableError(f"{address}, port {port}: sent {len(given)} of {ANSWER_BYTES} bytes")
-    return Given(given[:KEY_BYTES], *TIME.unpack(given[KEY_BYTES:]))
+    (time_there,) = TIME.unpack(given[KEY_BYTES:ANSWER_BYTES])
+    return Given(given[:KEY_BYTES], time_there, given[ANSWER_BYTES:])
 
 
-def service(python: str, code: object, key_file: object, log: Path) -> Service:
+def service(
+    python: str, code: object, key_file: object, log: Path, password_file: object | None = None
+) -> Service:
     """Return the server as a service of the controller, which runs as root."""
     start = f"import sys; sys.path.insert(0, {str(code)!r}); from node.bootstrap.key_server import main"
-    return Service(NAME, (python, "-I", "-S", "-c", f"{start}; main({str(key_file)!r})"), log)
+    files = [str(file) for file in (key_file, password_file) if file is not None]
+    return Service(NAME, (python, "-I", "-S", "-c", f"{start}; main(*{files!r})"), log)
 
 
-def main(key_file: str, port: int = PORT) -> None:
-    """Serve the key file for ever."""
+def main(key_file: str, password_file: str | None = None, port: int = PORT) -> None:
+    """Serve the key and the password for ever."""
     refusals = root_port.Refusals()
     with socket.create_server(("", port), backlog=BACKLOG) as server:
         print(f"serving on port {port}", flush=True)
@@ -93,13 +102,18 @@ def main(key_file: str, port: int = PORT) -> None:
                 print(f"accept: {error}", file=sys.stderr, flush=True)
                 continue
             with connection:
-                answer(connection, address, source, Path(key_file), refusals)
+                answer(connection, address, source, Path(key_file), refusals, password_file)
 
 
 def answer(
-    connection: socket.socket, address: str, source: int, key_file: Path, refusals: root_port.Refusals
+    connection: socket.socket,
+    address: str,
+    source: int,
+    key_file: Path,
+    refusals: root_port.Refusals,
+    password_file: str | None = None,
 ) -> None:
-    """Send the key and the time to a peer whose source port shows that it is root.
+    """Send the key, the time and the password to a peer whose source port shows that it is root.
 
     Closes any other connection.
     """
@@ -109,7 +123,8 @@ def answer(
     try:
         connection.settimeout(SECONDS)
         key = key_file.read_bytes()
-        connection.sendall(key + TIME.pack(time.time()))
+        password = Path(password_file).read_bytes() if password_file is not None else b""
+        connection.sendall(key + TIME.pack(time.time()) + password)
         connection.shutdown(socket.SHUT_WR)
     except OSError as error:
         print(f"{address}: {error}", file=sys.stderr, flush=True)

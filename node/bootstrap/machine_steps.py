@@ -15,7 +15,17 @@ from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.bootstrap.services import Service
 from node.bootstrap.slurmd import start_slurmd
-from node.bootstrap.vm import clouds, host_keys, login_enrolment, motd, nfs_guard, pyxis, resolver
+from node.bootstrap.vm import (
+    clouds,
+    cluster_users,
+    directory,
+    host_keys,
+    login_enrolment,
+    motd,
+    nfs_guard,
+    pyxis,
+    resolver,
+)
 from node.bootstrap.vm import mounts as mount_kinds
 from node.bootstrap.vm import users as login_users
 from node.design.storage import Mount
@@ -88,16 +98,16 @@ def secrets(context: Context) -> str:
     files.folder(path.parent, 0o700, context.munge_user)
     files.write(path, key, 0o400, context.munge_user)
     if controller:
-        _serve(context, path)
+        _serve(context, path, directory.take_from_store(context))
     return note
 
 
-def _serve(context: Context, key: Path) -> None:
+def _serve(context: Context, key: Path, password: Path | None) -> None:
     """Start what serves the other machines from now on: the key, and the place for their boot reports."""
     python, code, log = context.settings.site.python, context.folders.code, context.path(context.folders.log)
     reports = report_server.folder(context.folders)
     for service in (
-        key_server.service(python, code, key, log / "keys.log"),
+        key_server.service(python, code, key, log / "keys.log", password),
         report_server.service(python, code, reports, context.slurm_user, log / "reports.log"),
     ):
         context.services.stop(service.name)
@@ -122,14 +132,24 @@ def _key_from_controller(context: Context) -> bytes:
     longest = KEY_SECONDS[context.role]
     pauses = waiting.pauses_for(longest, KEY_PAUSE_SECONDS)
     address = context.settings.site.controller_address
+    needs_password = directory.needs_password(context)
+
+    def fetch() -> key_server.Given:
+        given = key_server.fetch(address)
+        if needs_password and not given.password:
+            raise key_server.KeyUnavailableError(f"{address}: has no password for the directory of users yet")
+        return given
+
     try:
-        given = waiting.retry(lambda: key_server.fetch(address), key_server.KeyUnavailableError, pauses)
+        given = waiting.retry(fetch, key_server.KeyUnavailableError, pauses)
     except key_server.KeyUnavailableError as error:
         raise TimeoutError(
             f"the controller has given no munge key for {longest:g} s ({error}): see what its boot came to "
             f"(./cluster logs --stack {context.settings.design.stack} controller)"
         ) from error
     clock.remember(context, given.time)
+    if needs_password:
+        directory.keep(context, given.password)
     return given.key
 
 
@@ -156,6 +176,8 @@ def mounts(context: Context) -> str:
         files.folder(Path(site.shared) / "bench", 0o1777)
         _open_scratch(context, mine)
     mount_kinds.export(context)
+    cluster_users.prepare(context)
+    directory.prepare(context)
     if context.role == "controller":
         login_users.prepare(context)
     if context.has_users:

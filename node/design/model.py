@@ -13,6 +13,7 @@ from typing import Any
 from node.design.accelerators import Accelerator
 from node.design.batch import Batch
 from node.design.containers import Containers, Package
+from node.design.directory import Directory
 from node.design.health import Health, JobScript
 from node.design.local_cloud import CloudBehaviour
 from node.design.sharing import DEFAULT_ACCOUNT, Account, Priority, Qos, User
@@ -302,6 +303,7 @@ class Access:
         key: The name of an EC2 key pair.
         user: The user of the image, as whom everybody logs in (AWS).
         users: Members of Google's IAM who may log in, as IAM writes them.
+        directory: The directory whose users log in; `None` means none.
     """
 
     mode: str = "local"
@@ -309,6 +311,7 @@ class Access:
     key: str | None = None
     user: str | None = None
     users: tuple[str, ...] = ()
+    directory: Directory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ Names are Slurm's (sacctmgr(1), slurm.conf(5)).
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 DEFAULT_ACCOUNT = "users"
@@ -69,6 +72,7 @@ class User:
         account: The account of jobs that name none; `None` means the cluster's default account.
         admin_level: none | operator | administrator
         id: The number of the user and of their own group; `None` where the stack does not make the user.
+        groups: Further groups: NAME of one that is there, or NAME:ID of one that the stack makes.
     """
 
     name: str
@@ -83,6 +87,22 @@ class User:
     groups: tuple[str, ...] = ()
     ssh_keys: tuple[str, ...] = ()
     sudo: bool = False
+
+
+def of_machines(users: Iterable[User]) -> list[User]:
+    """Return the users whom the stack makes on its machines."""
+    return [user for user in users if user.id is not None]
+
+
+def digest_of_machines(users: Iterable[User]) -> str:
+    """Return a short text that changes when the machines' users do."""
+    facts = [[u.name, u.id, sorted(u.groups), u.ssh_keys, u.sudo] for u in of_machines(users)]
+    return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:16]
+
+
+def users_line(users: Iterable[User]) -> str:
+    """Return the line of slurm.conf from which a node knows the list of users that it should have."""
+    return f"# users: {digest_of_machines(users)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from node.design.folders import Folders
 from node.design.model import ClusterDesign, Settings
@@ -55,6 +55,9 @@ from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
 from node.system import foreign, plurals, rpc
 from node.system.locks import locked
 from node.system.shared import Shared
+
+if TYPE_CHECKING:
+    from node.elastic.directory_watch import DirectoryWatch
 
 TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
@@ -116,6 +119,7 @@ class Elastic:
         nodes = [node for partition in settings.design.partitions for node in partition.nodes()]
         self._history = NodeHistory(lib / history.FILE, nodes)
         self._steps = self._look_steps()
+        self._directory = _directory_watch(settings)
         self._shared_status = Shared(self.status)
         self._disks = Disks(Folders(settings))
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -195,6 +199,8 @@ class Elastic:
             file.unlink(missing_ok=True)
         threading.Thread(target=self._reconcile_loop, daemon=True, name="reconcile").start()
         threading.Thread(target=self.capacity_limiter.run, daemon=True, name="capacity").start()
+        if self._directory is not None:
+            threading.Thread(target=self._directory.run, daemon=True, name="directory").start()
         threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         if self.names:
             threading.Thread(target=self.names.run, daemon=True, name="names").start()
@@ -272,10 +278,21 @@ class Elastic:
         cluster = status(
             self._design, self._control, self._driver, self._ledger, self.reconciler.seen, self._history.of
         )
-        steps = [step.status() for step in (*self._steps, self.capacity_limiter.step)]
+        others = [self.capacity_limiter.step, *([] if self._directory is None else [self._directory.step])]
+        steps = [step.status() for step in (*self._steps, *others)]
         closed = closing.described(closing.read(self._state), self._design.stack)
         refused = in_force.refused(self._state)
         return {**cluster, **self._disks.status(), "closed": closed, "settings": refused, "steps": steps}
+
+
+def _directory_watch(settings: Settings) -> DirectoryWatch | None:
+    directory = settings.design.access.directory
+    if directory is None:
+        return None
+    # Imported late: few clusters have one.
+    from node.elastic.directory_watch import DirectoryWatch
+
+    return DirectoryWatch(directory)
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

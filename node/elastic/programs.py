@@ -67,7 +67,7 @@ def write(settings: Settings, settings_file: Path) -> None:
     has_perl = os.access(PERL, os.X_OK)
     for name in (*NAMES, RECORD):
         if has_perl and name in client.WAITING:
-            _place(code / "bin" / name, waiting_text(client.WAITING[name], folders.daemon_socket))
+            place(code / "bin" / name, waiting_text(client.WAITING[name], folders.daemon_socket))
         else:
             call = f"main({name!r}, {str(folders.daemon_socket)!r}, {str(folders.elastic / 'requests')!r})"
             place_python(settings, name, "node.elastic.client", call)
@@ -111,7 +111,7 @@ def write_tool(settings: Settings, settings_file: Path) -> Path:
 def place_python(settings: Settings, name: str, module: str, call: str) -> Path:
     """Write a program to `<code>/bin` that ends with the status of a call of a module's `main`."""
     code = Path(str(Folders(settings).code))
-    return _place(
+    return place(
         code / "bin" / name,
         # -I -S: no user environment, no site-packages, and half the start-up time.
         f"#!{settings.site.python} -IS\n"
@@ -151,7 +151,7 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _place(program: Path, text: str) -> Path:
+def place(program: Path, text: str) -> Path:
     program.parent.mkdir(exist_ok=True)
     files.write(program, text.encode(), 0o755)
     return program

@@ -40,6 +40,24 @@ def write(settings: Settings, settings_file: Path) -> None:
 
     for name in NAMES:
         place_python(settings, name, "node.health.programs", f"main({name!r}, {str(settings_file)!r})")
+    if not Folders(settings).process:
+        _write_users_prolog(settings, settings_file)
+
+
+def _write_users_prolog(settings: Settings, settings_file: Path) -> None:
+    """Put the look at the stack file's users before what else a prolog does."""
+    # Imported late: process machines have no users of their own.
+    from node.bootstrap.vm import users_prolog
+    from node.elastic.programs import place, place_python
+
+    call = f"main({str(settings_file)!r})"
+    place_python(settings, users_prolog.PROGRAM, "node.bootstrap.vm.users_prolog", call)
+    call = f"main({PROLOG!r}, {str(settings_file)!r})"
+    checks = place_python(settings, f"{PROLOG}-checks", "node.health.programs", call)
+    design = settings.design
+    asked = design.health is not None or design.slurm.prolog is not None
+    text = users_prolog.prolog_text(Folders(settings), str(checks) if asked else "true")
+    place(Path(str(Folders(settings).code)) / "bin" / PROLOG, text)
 
 
 def tool_path(folders: Folders) -> str:

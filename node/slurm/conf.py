@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from node.accounting.sacctmgr import can_name
-from node.design import time_limits
+from node.design import sharing, time_limits
 from node.design.accelerators import Accelerator
 from node.design.folders import Folders
 from node.design.health import EPILOG, PROLOG
@@ -66,6 +66,7 @@ def render(
     """
     check_paths(settings)
     header = HEADER.format(version=spell(version))
+    users_line = f"{sharing.users_line(settings.design.users)}\n" if _makes_users(settings) else ""
     sections: list[Options] = [
         _daemons(settings, version),
         _security(settings),
@@ -85,7 +86,7 @@ def render(
     parts.append("\n".join(_partition(p, p.name not in lines.closed, kept) for p in partitions))
     parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
     files = {
-        "slurm.conf": header + "\n" + "\n\n".join(text for text in parts if text) + "\n",
+        "slurm.conf": header + users_line + "\n" + "\n\n".join(text for text in parts if text) + "\n",
         "cgroup.conf": header + "".join(f"{k}={v}\n" for k, v in _cgroup(settings, version)),
     }
     if topology.wanted(settings.design):
@@ -404,7 +405,11 @@ def _longest_script(settings: Settings) -> int:
 
 def _has_prolog(settings: Settings) -> bool:
     """Return whether jobs have a prolog on their nodes."""
-    return _has_checks(settings) or settings.design.slurm.prolog is not None
+    return _has_checks(settings) or settings.design.slurm.prolog is not None or _makes_users(settings)
+
+
+def _makes_users(settings: Settings) -> bool:
+    return bool(sharing.of_machines(settings.design.users)) and not Folders(settings).process
 
 
 def _has_checks(settings: Settings) -> bool:

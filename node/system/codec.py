@@ -8,6 +8,7 @@ Literal type, which says what an object is.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -60,7 +61,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
             raise ValueError(f"{path}: an object is expected, not {shown(value)}")
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         if unknown := sorted(value.keys() - hints.keys()):
             raise ValueError(f"{path}: unknown fields {', '.join(unknown)}")
         needed = (
@@ -79,6 +80,12 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{path}: {kind.__name__} is expected, not {shown(value)}")
     return value
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of a dataclass's fields. A list may have hundreds of its objects."""
+    return typing.get_type_hints(kind)
 
 
 def _finite(value: float, path: str) -> float:

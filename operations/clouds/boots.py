@@ -14,6 +14,7 @@ from typing import Any
 from infra.clouds import userdata
 from infra.clouds.commands import WaitRequest
 from infra.errors import UserError
+from node.bootstrap.report import SENTENCES
 from operations import openssh
 from operations.clouds import ssh_access
 from operations.clouds.cloud import ALIVE, Cloud, Machine
@@ -84,7 +85,7 @@ class Waiter:
                     stale = report["started"]
                     (self.apply or self._apply)(machine, report)
                 elif report["state"] == "ready":
-                    for key in ("replaced", "settings", "waits"):
+                    for key in SENTENCES:
                         if sentence := report["facts"].get(key):
                             self.say(f"{host}: {sentence}")
                     return report

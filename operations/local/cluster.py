@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shlex
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,11 +23,13 @@ from infra.program import clusters, locations
 from infra.program.stack import Stack
 from localcloud.isolation import read_isolation, write_isolation
 from localcloud.machines import COMPUTE
+from node.bootstrap.report import SENTENCES
 from node.bootstrap.vm import state_guard
+from node.design.directory import SECRET
 from node.design.model import CONTAINER, PROCESS, ClusterDesign, Host, Settings, Site
 from node.design.published import read_settings
 from node.slurm.environment import without_slurm
-from node.system import foreign
+from node.system import files, foreign
 from node.system.codec import from_json
 from operations import guard as guards
 from operations import programs
@@ -134,6 +137,7 @@ def publish(stack: Stack) -> dict[str, Any]:
                 EXIT_REFUSED,
                 code="backup.no-folder",
             )
+        take_password(run, design, stack.project)
         layers = container_images.ensure_image(design, say)
         container_images.image_plan(design, layers).write(run.path)
     write_file(
@@ -145,6 +149,36 @@ def publish(stack: Stack) -> dict[str, Any]:
         _move(run, port, settings.site)
     content = _put(run, bundle.node_archive(design, stack.project), settings)
     return {name: content[name]["sha256"] for name in ("code", "settings")}
+
+
+def take_password(run: RunDirectory, design: ClusterDesign, project: Path) -> None:
+    """Put the password for the directory of users into the cluster's secret store, or remove it.
+
+    Raises:
+        UserError: Its file cannot be read, or others could read it.
+    """
+    directory = design.access.directory
+    store = run.path / "secrets"
+    if directory is None or directory.password_secret is None:
+        (store / SECRET).unlink(missing_ok=True)
+        return
+    file = Path(directory.password_secret)
+    try:
+        mode, content = stat.S_IMODE(file.stat().st_mode), file.read_bytes()
+    except OSError as error:
+        why = str(error.strerror)
+    else:
+        inside = project.resolve() in file.resolve().parents
+        why = "it lies in the project" if inside else "others may read it" if mode & 0o077 else ""
+    if why:
+        raise UserError(
+            f"access.directory.password_secret: {file}: {why}: name a file outside of the project, with mode "
+            "600, that has the password and nothing else",
+            EXIT_REFUSED,
+            code="directory.password-file",
+        )
+    store.mkdir(mode=0o700, exist_ok=True)
+    files.write(store / SECRET, content, 0o600)
 
 
 def _nodes_are_up(run: RunDirectory) -> bool:
@@ -200,9 +234,6 @@ def head_up(stack: Stack) -> dict[str, Any]:
         _ensure_machine(run, host, settings, revision)
     for host in (head, *login):
         _wait_for_boot(run, host)
-    for key in ("replaced", "settings"):
-        if sentence := run.report(head.name)["facts"].get(key):
-            say(sentence)
     site = settings.site
     facts = {
         "id": run.path.name,
@@ -415,5 +446,6 @@ def _wait_for_boot(run: RunDirectory, host: Host) -> None:
             + f"\nIts logs are in {run.path}/log; fix the cause and run up again.",
             code="boot.step-failed",
         )
-    if waits := report["facts"].get("waits"):
-        say(f"{host.name}: {waits}")
+    for key in SENTENCES:
+        if sentence := report["facts"].get(key):
+            say(f"{host.name}: {sentence}")

@@ -37,14 +37,16 @@ NEEDED = {
         "debootstrap": "/usr/sbin/debootstrap",
         "iproute2": "/*bin/ip",
     },
-    # A real sshd, a controller's firewall and name server, MPI's ranks on several machines, and non-GNU
-    # programs for `./cluster`.
+    # A real sshd, a controller's firewall and name server, MPI's ranks on several machines, non-GNU programs
+    # for `./cluster`, and a directory of users.
     TESTS: {
         "openssh-server": "/usr/sbin/sshd",
         "nftables": "/usr/sbin/nft",
         "dnsmasq-base": "/usr/sbin/dnsmasq",
         "busybox": "/usr/bin/busybox",
         "openmpi-bin": "/usr/bin/mpirun.openmpi",
+        "slapd": "/usr/sbin/slapd",
+        "ldap-utils": "/usr/bin/ldapwhoami",
     },
     PMIX: {"libpmix-dev": "/usr/lib/*/libpmix.so"},
 }
@@ -70,6 +72,7 @@ SERVICES = {
     "slurmdbd": "slurmdbd",
     "munge": "munge",
     "openssh-server": "ssh",
+    "slapd": "slapd",
 }
 POLICY = "/usr/sbin/policy-rc.d"
 OUR_POLICY = (

@@ -13,6 +13,7 @@ from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
 from infra.effects import Kind
 from node.design.model import AwsSettings, SlurmSettings
+from node.design.sharing import User
 from node.design.storage import Mount
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
 
@@ -112,3 +113,16 @@ def test_accounting_on_the_heads_own_disk_is_lost_with_it() -> None:
         table.refusal(table.compare(without, dataclasses.replace(new, slurm=SlurmSettings()), RULES), [])
         is None
     )
+
+
+def test_a_user_keeps_the_number_to_which_their_files_belong() -> None:
+    old = up(users=(User("ada", id=2001), User("bob", id=2002), User("eve")))
+    new = up(users=(User("ada", id=2003), User("carl", id=2002), User("eve", id=2004)))
+    found = table.compare(old, new, RULES)
+    assert (found[0].was, found[0].will) == ("ada, bob, eve", "ada (changed), carl, eve (changed)")
+    said = table.refusal(found, [])
+    assert said is not None
+    assert said.text.splitlines() == [
+        "this is not possible: put the old value back:",
+        "  user ada: users.id 2001 → 2003: is not possible (the files of ada belong to 2001)",
+    ]

@@ -473,3 +473,77 @@ def test_a_clock_that_is_off_is_a_boot_that_fails_and_says_so(cluster: Checkout,
         cluster.execute("scancel", number)
     finally:
         plan.write(run.path)
+
+
+class Users:
+    """Users of the stack file, who all have one key.
+
+    Args:
+        folder: For the key and the configuration of OpenSSH.
+    """
+
+    def __init__(self, cluster: Checkout, folder: Path) -> None:
+        self._cluster, self._folder = cluster, folder
+        key = folder / "key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        public = key.with_suffix(".pub").read_text().strip()
+        self.bob = f"{{name: bob, id: 2002, groups: ['research:3001'], ssh_keys: [{public}]}}"
+        self.ada = self.bob.replace("bob", "ada").replace("2002", "2001").replace("}", ", sudo: true}")
+
+    def settle(self, *users: str) -> str:
+        """Bring up the cluster with these users. A login machine has new host keys then."""
+        key = f"        users: [{', '.join(users)}]\n      slurm-stacks:benchmark"
+        self._cluster.write_stack(PLAIN.replace("      slurm-stacks:benchmark", key))
+        told = self._cluster.cluster("up", check=True).stderr
+        stanza = self._cluster.cluster("ssh-config", check=True).stdout
+        (self._folder / "config").write_text(stanza)
+        return told
+
+    def ssh(self, user: str, line: str) -> subprocess.CompletedProcess[str]:
+        options = ("-F", str(self._folder / "config"), "-i", str(self._folder / "key"), "-l", user)
+        words = ("ssh", *options, "-o", "IdentitiesOnly=yes", f"slurm-stacks-{self._cluster.stack}", line)
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)
+
+
+def test_users_of_the_stack_file_log_in_and_run_jobs_on_a_node_that_was_up_before(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    waits = "while [ ! -e all-seen ]; do sleep 0.2; done"
+    number = cluster.execute("sbatch", "--parsable", "-w", "debug-0", "--wrap", waits).strip()
+    until(lambda: job(cluster, number) == "RUNNING", 120, "a job that keeps its node up")
+    before = machine(cluster, "debug-0")["id"]
+    users = Users(cluster, tmp_path)
+    users.settle(users.ada, users.bob)
+    cluster.execute("touch", "all-seen")
+    # They have their numbers, groups, homes and rights, where they log in and in a job on the node.
+    line = "exec 2>&1; id -u; id -Gn; stat -c '%U %a' ~; sudo -n id -u; hostname"
+    run = f"srun -w debug-0 sh -c '{line.replace(chr(39), chr(34))}'"
+    for user, uid, root in (("ada", 2001, "0"), ("bob", 2002, "sudo: a password is required")):
+        said = [str(uid), f"{user} research", f"{user} 700", root]
+        for place, done in (("login-0", users.ssh(user, line)), ("debug-0", users.ssh(user, run))):
+            assert done.stdout.splitlines()[-5:] == [*said, place], done
+    # And the way from machine to machine.
+    assert users.ssh("ada", "ssh debug-0 hostname").stdout == "debug-0\n"
+    assert machine(cluster, "debug-0")["id"] == before
+
+
+# By default tests/node/test_boot_vm_cluster_users.py shows what is done to who leaves.
+@pytest.mark.wide
+def test_who_leaves_the_stack_file_is_locked_out_and_nobody_gets_the_number(
+    cluster: Checkout, tmp_path: Path
+) -> None:
+    users = Users(cluster, tmp_path)
+    users.settle(users.ada, users.bob)
+    number = users.ssh(
+        "bob", "echo mine >note; sbatch --parsable --wrap 'while [ ! -e end ]; do sleep 0.2; done'"
+    )
+    until(lambda: job(cluster, number.stdout.strip()) == "RUNNING", 120, "bob's job")
+    left = "bob (id 2002) has left the stack file: the account is locked, /home/bob stays"
+    assert left in users.settle(users.ada)
+    assert "Permission denied" in users.ssh("bob", "true").stderr
+    assert users.ssh("ada", "sudo cat /home/bob/note; sudo touch /home/bob/end").stdout == "mine\n"
+    until(lambda: job(cluster, number.stdout.strip()) == "COMPLETED", 120, "bob's job, which goes on")
+    with pytest.raises(AssertionError, match="the files of ada belong to 2001"):
+        users.settle(users.ada.replace("2001", "2003"))
+    left = "eve is not made: the id 2002 is that of bob, who has left the stack file"
+    assert left in users.settle(users.ada, users.bob.replace("bob", "eve"))

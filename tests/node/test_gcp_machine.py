@@ -17,6 +17,7 @@ from node.bootstrap.report import BootReport, file_sink
 from node.bootstrap.systemd_services import SystemdServices
 from node.bootstrap.vm import clouds, disks, machine, mounts, os_login
 from node.bootstrap.vm.clouds import gcp
+from node.bootstrap.vm.first_login import PROGRAM as LOGIN_PROGRAM
 from node.design.model import Hook, Network
 from node.design.storage import Mount
 from node.system import http_client
@@ -252,7 +253,7 @@ def test_people_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         os_login.prepare_os_login(context)
     oslogin(tmp_path)
     os_login.prepare_os_login(context)
-    assert not (tmp_path / "root" / os_login.PROGRAM).exists(), "nobody's first login is on a node"
+    assert not (tmp_path / "root" / LOGIN_PROGRAM).exists(), "nobody's first login is on a node"
 
 
 def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.CompletedProcess[str]:
@@ -274,7 +275,7 @@ def first_login(tmp_path: Path, *, mounted: bool = True) -> subprocess.Completed
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     program = tmp_path / "first-login"
-    text = (tmp_path / "root" / os_login.PROGRAM).read_text()
+    text = (tmp_path / "root" / LOGIN_PROGRAM).read_text()
     assert text.count("PATH=/usr/sbin") == 1
     program.write_text(text.replace("PATH=/usr/sbin", f"PATH={tools}:/usr/sbin"))
     return subprocess.run(
@@ -403,7 +404,7 @@ def test_all_steps_of_a_head_and_of_a_node(
     report = json.loads(google.objects["boot/controller.json"])
     assert (report["state"], report["facts"]["slurm"]) == ("ready", "slurm-wlm 23.11.4")
     assert {step["state"] for step in report["steps"]} == {"done", "skipped"}
-    assert (tmp_path / "controller/root" / os_login.PROGRAM).exists(), (
+    assert (tmp_path / "controller/root" / LOGIN_PROGRAM).exists(), (
         "people log in on the head, for there is no pool"
     )
     assert "exportfs -ra" in run.calls

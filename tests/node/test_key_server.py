@@ -53,8 +53,8 @@ def port(key_file: Path) -> Iterator[int]:
 
 def test_root_has_the_key_and_the_controllers_time(port: int) -> None:
     before = time.time()
-    key, clock = key_server.fetch("127.0.0.1", port)
-    assert key == KEY
+    key, clock, password = key_server.fetch("127.0.0.1", port)
+    assert (key, password) == (KEY, b"")
     assert before <= clock <= time.time()
 
 
@@ -116,14 +116,17 @@ def test_a_controller_that_is_not_there_yet_is_told_apart() -> None:
 def test_the_daemon_serves_until_it_is_ended(key_file: Path) -> None:
     """This runs the controller's service: its program, as root, on a port below 1024."""
     free = next(p for p in range(600, 800) if _free(p))
-    service = key_server.service(sys.executable, ROOT, key_file, key_file.parent / "log")
+    password = key_file.parent / "password"
+    password.write_bytes(b"a reader's secret: 100 %")
+    service = key_server.service(sys.executable, ROOT, key_file, key_file.parent / "log", password)
     *argv, call = service.argv
-    call = call.replace(f"main({str(key_file)!r})", f"main({str(key_file)!r}, {free})")
+    call = f"{call.removesuffix(')')}, port={free})"
     with subprocess.Popen([*argv, call], stdout=subprocess.PIPE, text=True) as daemon:
         try:
             assert daemon.stdout is not None
             assert daemon.stdout.readline() == f"serving on port {free}\n"
-            assert [key_server.fetch("127.0.0.1", free).key for _ in range(3)] == [KEY] * 3
+            given = [key_server.fetch("127.0.0.1", free) for _ in range(3)]
+            assert [(one.key, one.password) for one in given] == [(KEY, password.read_bytes())] * 3
         finally:
             daemon.terminate()
 

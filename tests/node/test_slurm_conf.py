@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from node.design import sharing
 from node.design.accelerators import Accelerator
 from node.design.model import AwsPartition, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
 from node.design.sites import LocalSite
@@ -492,3 +493,20 @@ def test_a_node_needs_the_device_files_of_its_accelerators(
     accelerator: Accelerator, expected: list[str]
 ) -> None:
     assert expand(device_files(accelerator)) == expected
+
+
+def with_users(isolation: str, users: tuple[sharing.User, ...]) -> str:
+    its = settings(isolation, (part(),))
+    its = dataclasses.replace(its, design=dataclasses.replace(its.design, users=users))
+    return render(its, (24, 11))["slurm.conf"]
+
+
+def test_nodes_compare_the_users_of_the_stack_file_before_each_job() -> None:
+    users = (sharing.User("ada", id=2001), sharing.User("grace"))
+    for isolation, others in (("vm", False), ("container", False), ("process", True)):
+        text = with_users(isolation, users)
+        assert (text.splitlines()[1] == sharing.users_line(users)) is not others
+        assert ("\nProlog=" in text) is not others
+    text = with_users("vm", users[1:])
+    assert "# users" not in text
+    assert "\nProlog=" not in text

@@ -9,7 +9,7 @@ from tests.support.checkout import ROOT
 
 OPTIONS = {
     "SLURM_STACKS_HISTORIES", "SLURM_STACKS_HISTORY_LENGTH", "SLURM_STACKS_PYXIS_PACKAGES",
-    "SLURM_STACKS_TEST_SLURM", "SLURM_STACKS_TEST_TORCH",
+    "SLURM_STACKS_TEST_LDAP", "SLURM_STACKS_TEST_SLURM", "SLURM_STACKS_TEST_TORCH",
 }  # fmt: skip
 """The variables of ours with which a user asks the tests themselves for something."""
 APPEARANCE = ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")

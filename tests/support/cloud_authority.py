@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import ipaddress
 import ssl
 import subprocess
 from collections.abc import Sequence
@@ -24,9 +25,10 @@ class Authority:
     Args:
         folder: keeps the certificate and its key.
         names: the services' names; `*.example.org` is possible, too.
+        addresses: their addresses, for services without a name.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], addresses: Sequence[str] = ()) -> None:
         key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
         own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "slurm-stacks tests")])
         root = (
@@ -34,9 +36,11 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(key, hashes.SHA256())
         )
+        known: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
+        known += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         server = (
             _draft(x509.Name([]), own, server_key.public_key())
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(known), critical=True)
             .sign(key, hashes.SHA256())
         )
         pem = serialization.Encoding.PEM

@@ -38,7 +38,8 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     RICH: [
         (
             r"mode: iap\}",
-            "mode: iap, users: ['group:lab@example.com']}",
+            "mode: iap, users: ['group:lab@example.com'], directory: {domain: corp, uris: ['ldaps://a'], "
+            "search_base: dc=a, bind_dn: cn=reader, password_secret: projects/own/secrets/reader}}",
         ),
         (
             r"(    provider: gcp\n)",

@@ -17,6 +17,7 @@ from infra.config.rules.backup import check_backup
 from infra.config.rules.batch import check_batch
 from infra.config.rules.benchmark import check_benchmark
 from infra.config.rules.context import CLUSTER, CloudLocation, Context
+from infra.config.rules.directory import check_directory
 from infra.config.rules.google import check_google
 from infra.config.rules.images import check_image, check_own_image
 from infra.config.rules.instance_types import check_instance_types
@@ -34,6 +35,7 @@ from infra.config.rules.software import (
 )
 from infra.config.rules.storage import check_storage
 from infra.config.rules.topology import check_topology
+from infra.config.rules.users import check_users
 from infra.config.rules.writable_sources import check_writable_sources
 from infra.instance_types.catalog import Catalog
 
@@ -95,6 +97,8 @@ def check(
         check_google(context)
         check_platform(context)
         check_topology(context)
+        check_users(context)
+        check_directory(context)
         check_distribution(context)
     return context.mistakes
 

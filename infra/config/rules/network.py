@@ -104,7 +104,7 @@ def check_access(c: Context) -> None:
     access, at = c.cluster.access, (*CLUSTER, "access")
     modes = MODES[c.provider]
     if c.provider == "local":
-        for key in sorted(access.model_fields_set):
+        for key in sorted(access.model_fields_set - {"directory"}):
             if getattr(access, key):
                 c.add(
                     "access.local",
@@ -154,7 +154,7 @@ def check_access(c: Context) -> None:
             (*at, "users"),
             access.users,
             "nothing on AWS: everybody logs in as the image's user",
-            "remove it; docs/aws.md#ordinary-users makes users of the machines",
+            "remove it; `users` makes users of the machines (docs/users.md)",
         )
     for index, cidr in enumerate(access.ssh_cidrs):
         net = ipaddress.ip_network(cidr)

@@ -13,43 +13,13 @@ Login's key has expired and the role was revoked. So these files are not used fo
 from __future__ import annotations
 
 from node.bootstrap.context import Context
-from node.bootstrap.vm.users import KEY, KEY_TEXT
+from node.bootstrap.vm import first_login
 from node.system import files
 from node.system.waiting import wait_until
 
 NSSWITCH = "etc/nsswitch.conf"
 AGENT_SECONDS = 60.0
 POLL_SECONDS = 0.5
-PAM = "etc/pam.d/sshd"
-PROGRAM = "usr/local/lib/slurm-stacks/first-login"
-# The line comes first: a later one has PAM read variables from a file of the user's, and this program, which
-# runs as root, would have them.
-PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
-PROGRAM_TEXT = (
-    """\
-#!/bin/sh
-# Written by slurm-stacks, called by PAM as root: who logs in for the first time gets a home on the shared
-# disk, and a key in it with which all machines of the cluster let them in.
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
-[ "$PAM_TYPE" = open_session ] || exit 0
-entry=$(getent passwd "$PAM_USER") || exit 0
-home=$(echo "$entry" | cut -d: -f6)
-case "$home" in {shared}/?*) ;; *) exit 0 ;; esac
-[ -e "$home/.ssh/{key}.pub" ] && exit 0
-# Before the boot has mounted the shared disk there is nothing to keep.
-mountpoint -q {shared} || exit 0
-[ -d "$home" ] || mkhomedir_helper "$PAM_USER"
-uid=$(echo "$entry" | cut -d: -f3)
-gid=$(echo "$entry" | cut -d: -f4)
-exec setpriv --reuid "$uid" --regid "$gid" --init-groups --reset-env /bin/sh -c '
-"""
-    + KEY_TEXT
-    + """\
-' first-login "$home" "$PAM_USER"
-"""
-)
-
-
 SSHD = "etc/ssh/sshd_config.d/10-slurm-stacks.conf"
 """The file sorts before others, because sshd uses the first value of each setting. A matching Match block has
 priority."""
@@ -76,7 +46,7 @@ def prepare_os_login(context: Context) -> None:
     )
     wait_until(lambda: _known(context), AGENT_SECONDS, late, POLL_SECONDS)
     if context.has_users:
-        _first_login(context)
+        first_login.prepare(context)
     if context.role in ("controller", "login"):
         _only_os_login(context)
 
@@ -88,18 +58,6 @@ def _known(context: Context) -> bool:
     except FileNotFoundError:
         return False
     return any(line.startswith("passwd:") and "oslogin" in line.split() for line in lines)
-
-
-def _first_login(context: Context) -> None:
-    program, pam = context.at(PROGRAM), context.at(PAM)
-    for path in (program, pam):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    site, design = context.settings.site, context.settings.design
-    text = PROGRAM_TEXT.format(shared=site.shared, key=KEY, cluster=design.name)
-    files.write(program, text.encode(), 0o755)
-    before = pam.read_text() if pam.exists() else ""
-    after = files.with_part("", PAM_TEXT.format(program=PROGRAM)) + files.without_part(before)
-    files.write(pam, after.encode())
 
 
 def _only_os_login(context: Context) -> None:

@@ -8,6 +8,7 @@ from node.bootstrap.context import Context, Reboot
 from node.bootstrap.vm import (
     apt,
     clouds,
+    directory,
     firewall,
     mariadb,
     name_server,
@@ -57,6 +58,7 @@ def _needs(design: ClusterDesign, role: str) -> Iterator[tuple[object, Sequence[
     yield design.containers, _of_containers(design, role)
     yield controls or (whole and slurm) or nfs_guard.needs_nfs_guard(mounts), (firewall.PACKAGE,)
     yield controls, (name_server.PACKAGE, *clouds.kind(design.provider).packages)
+    yield slurm and design.access.directory, directory.PACKAGES
     yield controls and design.slurm.accounting, ("mariadb-server",)
     # This is for the training environment, which the local stack makes on the host. It is there without a
     # training, too: otherwise an image would change when the benchmark is turned on or off.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
+from node.design.sharing import of_machines
 from node.system import files
 
 FIRST_USER = 1000
@@ -45,10 +46,12 @@ def prepare(context: Context) -> None:
     """Prepare the folders and the users' keys, on the controller, when its disks are mounted."""
     # The folder is for data sets. As in /tmp, users cannot remove the files of others.
     files.folder(Path(context.settings.site.apps) / "data", 0o1777)
+    # Those of the stack file have theirs by then (`cluster_users`).
+    made = {user.name for user in of_machines(context.settings.design.users)}
     for entry in pwd.getpwall():
         home = context.at(entry.pw_dir.lstrip("/"))
         is_user = FIRST_USER <= entry.pw_uid < NOBODY and (home / ".ssh").is_dir()
-        if is_user and _shared(context, entry.pw_dir):
+        if is_user and entry.pw_name not in made and _shared(context, entry.pw_dir):
             keys_if_possible(context, entry)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from infra.aws import policies
+from node.design.directory import Directory
 from node.design.model import Backup, ClusterDesign, Hook
 from node.design.storage import Mount
 from tests.support.aws_mocks import ACCOUNT, CONTROLLER, LOGIN, NFS, REGION, aws_design
@@ -90,6 +91,18 @@ def test_the_controller_alone_may_keep_this_clusters_backups(
         assert not allowed(others(SCOPE, design), action, resource, context)
     without = dataclasses.replace(design, backup=None)
     assert not allowed(policies.controller(SCOPE, without), action, resource, context)
+
+
+def test_the_controller_alone_reads_the_password_of_the_directory() -> None:
+    secret = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:reader-AbCdEf"
+    directory = Directory("corp", ("ldaps://a",), "dc=a", bind_dn="cn=r", password_secret=secret)
+    design = aws_design(hosts=(CONTROLLER, LOGIN), mounts=NFS)
+    design = dataclasses.replace(design, access=dataclasses.replace(design.access, directory=directory))
+    read, write = "secretsmanager:GetSecretValue", "secretsmanager:PutSecretValue"
+    assert allowed(policies.controller(SCOPE, design), read, secret)
+    assert not allowed(policies.controller(SCOPE, design), write, secret)
+    for others in (policies.compute, policies.login):
+        assert not allowed(others(SCOPE, design), read, secret)
 
 
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/theirs"

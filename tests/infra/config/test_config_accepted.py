@@ -107,6 +107,27 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("gcp", {"image.id": "projects/lab/global/images/family/slurm"}),
     ("gcp", {"partitions[0].reservation": "v100s", "login.count": 2}),
     ("gcp", {"partitions[1].reservation": "close", "partitions[1].gcp": {"placement_policy": "its"}}),
+    ("aws", {"users": [{"name": "ada", "id": 2001, "groups": ["docker", "lab:3001"], "sudo": True}]}),
+    ("aws", {"users": [{"name": "ada", "id": 200001}, {"name": "ada.from.the.directory"}]}),
+    ("local", {"local": {"isolation": "container"}, "users": [{"name": "ada", "id": 2001}]}),
+    ("gcp", {"users": [{"name": "ada_example_com"}]}),
+    (
+        "aws",
+        {
+            "access.directory": {
+                "domain": "corp.example.com",
+                "uris": ["ldaps://a.example.com", "ldaps://10.0.0.9:636"],
+                "search_base": "dc=corp,dc=example,dc=com",
+                "ldap_schema": "ad",
+                "bind_dn": "CN=Reader, DC=corp",
+                "password_secret": "arn:aws:secretsmanager:eu-west-1:123456789012:secret:reader-AbCdEf",
+                "access_filter": "(memberOf=CN=hpc,DC=corp)",
+                "ca_certificate": "ca.pem",
+            },
+        },
+    ),
+    ("gcp", {"access.directory": {"domain": "a", "uris": ["ldaps://a"], "search_base": "dc=a"}}),
+    ("local", {"users": [{"name": "ada"}]}),
     ("local", {"partitions[0].placement": "cluster", "partitions[0].spot": True}),
     ("local", {"local": {"isolation": "process", "boot_delay": 5, "quota_nodes": 4, "price_hour": 1}}),
     (

@@ -11,6 +11,12 @@ from infra.config.hosts import LoginConfig
 from tests.support.stack_parts import VPC, Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import REMOVE
 
+SSH_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA ada@laptop"
+ADA: dict[str, Any] = {"name": "ada", "id": 2001}
+LDAP: dict[str, Any] = {"domain": "corp", "uris": ["ldaps://a.example.com"], "search_base": "dc=a"}
+DIRECTORY_SECRET = "access.directory.password_secret"
+ARN = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:reader-AbCdEf"
+
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
     # images
@@ -39,6 +45,77 @@ REFUSED: list[Refused] = [
     ("gcp", {"image.bake": True, "image.revision": "New one"}, "image.revision", "value.form"),
     ("local", {"partitions[0].image.id": "ami-01234567"}, "partitions[0].image.id", "image.local"),
     ("aws", {"partitions[0].image": {"id": "x"}}, "partitions[0].image.id", "image.id"),
+    # users of the machines
+    ("gcp", {"users": [{"name": "ada", "id": 2001}]}, "users[0].id", "users.on-gcp"),
+    ("gcp", {"users": [{"name": "ada", "ssh_keys": [SSH_KEY]}]}, "users[0].ssh_keys", "users.on-gcp"),
+    ("gcp", {"users": [{"name": "ada", "sudo": True}]}, "users[0].sudo", "users.on-gcp"),
+    ("local", {"users": [{"name": "ada", "id": 2001}]}, "users[0].id", "users.on-processes"),
+    ("batch", {"users": [{"name": "ada", "id": 2001}]}, "users[0].id", "users.on-batch"),
+    ("aws", {"users": [{"name": "ada", "groups": ["docker"]}]}, "users[0].groups", "users.needs-id"),
+    ("aws", {"users": [{"name": "ada", "sudo": True}]}, "users[0].sudo", "users.needs-id"),
+    ("aws", {"users": [{"name": "ubuntu", "id": 2001}]}, "users[0].name", "users.system-name"),
+    ("aws", {"users": [{"name": "ada.l", "id": 2001}]}, "users[0].name", "users.machine-name"),
+    ("aws", {"users": [{"name": "ada", "id": 1000}]}, "users[0].id", "users.system-id"),
+    ("aws", {"users": [{"name": "ada", "id": 65534}]}, "users[0].id", "users.system-id"),
+    ("aws", {"users": [{"name": "ada", "id": 100001}]}, "users[0].id", "users.system-id"),
+    ("aws", {"users": [{**ADA, "groups": ["docker:3001"]}]}, "users[0].groups[0]", "users.system-group"),
+    ("aws", {"users": [{**ADA, "groups": ["lab:1000"]}]}, "users[0].groups[0]", "users.system-group"),
+    ("aws", {"users": [ADA, {"name": "ada", "id": 2002}]}, "users[1].name", "users.name-twice"),
+    ("aws", {"users": [ADA, {"name": "bob", "id": 2001}]}, "users[1].id", "users.id-twice"),
+    (
+        "aws",
+        {"users": [{**ADA, "groups": ["lab:3001"]}, {"name": "bob", "id": 2002, "groups": ["lab:3002"]}]},
+        "users[1].groups[0]",
+        "users.group-clash",
+    ),
+    ("aws", {"users": [{**ADA, "groups": ["lab:2001"]}]}, "users[0].groups[0]", "users.group-clash"),
+    (
+        "aws",
+        {"users": [{**ADA, "groups": ["lab:3001", "team:3001"]}]},
+        "users[0].groups[1]",
+        "users.group-clash",
+    ),
+    ("aws", {"users": [{**ADA, "groups": ["lab:12"]}]}, "users[0].groups[0]", "value.form"),
+    ("aws", {"users": [{**ADA, "ssh_keys": ["ssh-ed25519"]}]}, "users[0].ssh_keys[0]", "value.form"),
+    # a directory of users
+    ("local", {"access.directory": LDAP}, "access.directory", "directory.on-processes"),
+    ("batch", {"access.directory": LDAP}, "access.directory", "directory.on-batch"),
+    ("aws", {"access.directory": {**LDAP, "bind_dn": "cn=r"}}, DIRECTORY_SECRET, "directory.no-password"),
+    ("aws", {"access.directory": {**LDAP, "password_secret": ARN}}, DIRECTORY_SECRET, "directory.no-bind-dn"),
+    (
+        "gcp",
+        {"access.directory": {**LDAP, "ldap_schema": "ad"}},
+        "access.directory.bind_dn",
+        "directory.ad-needs-bind",
+    ),
+    (
+        "aws",
+        {"access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": "a password"}},
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    (
+        "gcp",
+        {"access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": ARN}},
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    (
+        "local",
+        {
+            "local": {"isolation": "container"},
+            "access.directory": {**LDAP, "bind_dn": "cn=r", "password_secret": "here"},
+        },
+        DIRECTORY_SECRET,
+        "directory.secret",
+    ),
+    ("aws", {"access.directory": {**LDAP, "uris": ["ldap://a"]}}, "access.directory.uris[0]", "value.form"),
+    (
+        "aws",
+        {"access.directory": {**LDAP, "search_base": "dc=a\nldap_tls_reqcert = never"}},
+        "access.directory.search_base",
+        "value.form",
+    ),
     # place
     ("aws", {"aws:region": REMOVE}, "aws:region", "location.aws-region-missing"),
     ("aws", {"aws:region": "us-east-1a"}, "aws:region", "location.aws-region"),

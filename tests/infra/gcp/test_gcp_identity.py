@@ -9,7 +9,8 @@ import pytest
 
 from infra.gcp import policies
 from infra.gcp.identity import AccessTargets, GcpAccounts, GcpIdentity, GcpSecrets
-from node.design.model import ClusterDesign, Hook, Image
+from node.design.directory import Directory
+from node.design.model import Access, ClusterDesign, Hook, Image
 from tests.support.cel import MOST_OPERATORS, holds, operators
 from tests.support.gcp_mocks import CPU, PROJECT, UNIQUE, declare, gcp_design, gcp_ssh_design
 from tests.support.recorder import Recorder, counts, unknown
@@ -136,6 +137,17 @@ def test_every_account_has_exactly_these_roles() -> None:
     }
     for role, wanted in {"controller": everybody | head, "login": everybody, "compute": everybody}.items():
         assert roles_of(made, role) == wanted
+
+
+def test_the_controller_alone_reads_the_password_of_the_directory() -> None:
+    secret = "projects/own/secrets/reader"
+    directory = Directory("corp", ("ldaps://a",), "dc=a", bind_dn="cn=r", password_secret=secret)
+    made = identity(dataclasses.replace(LOGIN, access=Access("iap", directory=directory)))
+    found = {
+        role: [grant["role"] for grant in grants(made, role).values() if grant.get("secretId") == secret]
+        for role in ("controller", "login", "compute")
+    }
+    assert found == {"controller": ["roles/secretmanager.secretAccessor"], "login": [], "compute": []}
 
 
 def test_what_becomes_an_image_reads_no_secret_and_is_refused_the_rest() -> None:

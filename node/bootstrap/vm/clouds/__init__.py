@@ -35,6 +35,15 @@ def kind(provider: str) -> type[Aws] | type[Gcp] | type[Local]:
     raise ValueError(f"provider {provider!r} has no machines of a cloud's; known: aws, gcp, local")
 
 
+def bucket_url(settings: Settings) -> str:
+    """Return the address of the cluster's bucket, which is a folder on the local stack."""
+    if settings.site.bucket:
+        return f"{of(settings).scheme}{settings.site.bucket}"
+    from node.bootstrap.vm.clouds.local import BUCKET
+
+    return BUCKET
+
+
 def of(settings: Settings) -> Cloud:
     """Return the cloud of a cluster's machines.
 

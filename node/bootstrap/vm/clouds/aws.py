@@ -7,6 +7,7 @@ from pathlib import Path
 from node.aws.imds import Metadata
 from node.aws.services import SCHEME, Bucket, Secret
 from node.bootstrap.context import Context, SkipStep
+from node.bootstrap.vm import cluster_users
 from node.bootstrap.vm.clouds import cloudwatch
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
@@ -78,7 +79,8 @@ class Aws:
         return [str(context.at(f"dev/{name}")) for name, model in _nvme(context) if model == INSTANCE_STORE]
 
     def prepare_users(self, context: Context) -> None:
-        """Do nothing, because users log in as the image's user."""
+        """Put the stack file's users into groups that a hook has made; the image's user is there."""
+        cluster_users.prepare_late(context)
 
     def watched(self, context: Context) -> bool:
         if context.role != "compute":

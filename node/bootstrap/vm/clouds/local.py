@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from node.bootstrap.context import Context, SkipStep
-from node.bootstrap.vm import users
+from node.bootstrap.vm import cluster_users, users
 from node.bootstrap.vm.clouds.interface import Disk
 from node.bootstrap.vm.metadata_guard import Openings
 from node.design.model import Settings
@@ -133,6 +133,7 @@ class Local:
         if context.role == "controller":
             root = pwd.struct_passwd(("root", "x", 0, 0, "root", HOME_OF_ROOT, "/bin/sh"))
             users.keys_if_possible(context, root)
+        cluster_users.prepare_late(context)
 
     def watched(self, context: Context) -> bool:
         return False
