@@ -111,9 +111,9 @@ def test_a_user_logs_in_and_runs_a_job_that_is_billed(people: People) -> None:
     assert done.stdout.splitlines() == [*said, "login-0"], done
     done = people.ssh("ada", f"srun sh -c '{line.replace(chr(39), chr(34))}' && ssh debug-0 id -u")
     assert done.stdout.splitlines()[-5:] == [*said, "debug-0", "5001"], done
-    until(
-        lambda: "ada" in people.cluster.execute("sacct", "-a", "-n", "-X", "--format=User"), 60, "the record"
-    )
+    # The login has enrolled the user in the default account.
+    record = ("sacct", "-a", "-n", "-X", "-P", "--format=User,Account")
+    until(lambda: "ada|users" in people.cluster.execute(*record), 60, "the record")
 
 
 def test_a_password_lets_in_its_user_and_the_filter_keeps_others_out(people: People) -> None:

@@ -11,8 +11,8 @@ from node.system import files
 
 PAM = "etc/pam.d/sshd"
 PROGRAM = "usr/local/lib/slurm-stacks/first-login"
-# The line comes first: a later one has PAM read variables from a file of the user's, which would be those of
-# a program that runs as root.
+# The line comes first: a later one has PAM read variables from a file of the user's, and this program, which
+# runs as root, would have them.
 PAM_TEXT = "session optional pam_exec.so quiet /{program}\n"
 PROGRAM_TEXT = (
     """\
