@@ -115,6 +115,8 @@ OUTPUT = _fields(
 """The fields of squeue that tell where a batch job writes, and as whom."""
 STARTED = _fields(**OUTPUT, state=_WORD, starttime=_WORD)
 """The same, with what tells whether a job has begun."""
+OWNERS = _fields(username=_TEXT, account=_TEXT, qos=_TEXT)
+"""The fields of squeue that tell to whom a job is booked."""
 LISTED = MappingProxyType(
     {
         **{"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT},
