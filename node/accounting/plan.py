@@ -39,13 +39,13 @@ class Wanted:
         users: User -> default account and level.
         default_account: The account of those whom the design does not name.
         exclusive: Whether what people have added goes.
-        kept_users: Users who never go: Slurm's own.
+        kept_users: Slurm's own users, of whom only what a design has given them goes.
     """
 
-    accounts: dict[str, Values]
-    associations: dict[tuple[str, str], Values]
-    users: dict[str, KnownUser]
-    qos: dict[str, Values]
+    accounts: Mapping[str, Values]
+    associations: Mapping[tuple[str, str], Values]
+    users: Mapping[str, KnownUser]
+    qos: Mapping[str, Values]
     default_account: str
     exclusive: bool = False
     kept_users: frozenset[str] = frozenset({ROOT})
@@ -458,12 +458,14 @@ def _going(wanted: Wanted, state: State, record: Record, here: str) -> Iterator[
 
 
 def _goes(account: str, user: str, wanted: Wanted, record: Record) -> bool:
-    named = user in wanted.users
-    if user in wanted.kept_users or (account == wanted.default_account and not named):
+    named, recorded = user in wanted.users, f"{account} {user}" in record.associations
+    if user in wanted.kept_users:
+        return named and recorded
+    if account == wanted.default_account and not named:
         return False
     if account in record.default_accounts and (named or account not in wanted.accounts):
         return True
-    return wanted.exclusive or f"{account} {user}" in record.associations
+    return wanted.exclusive or recorded
 
 
 def _possible(

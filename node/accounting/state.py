@@ -58,7 +58,7 @@ def read(sacctmgr: Sacctmgr) -> State:
     Raises:
         AnswerError: An answer has another form.
     """
-    descriptions = dict(_rows(sacctmgr, "account", ("account", "description")))
+    descriptions = {row[0]: row[1] for row in _rows(sacctmgr, "account", ("account", "description"))}
     columns = ("account", "parentname", "user", "partition", *ASSOCIATION)
     state = State(
         users={

@@ -122,6 +122,7 @@ LISTED = MappingProxyType(
         **{"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT},
         # The times: so far, of the start and of the end.
         **{"%M": _WORD, "%S": _WORD, "%e": _WORD},
+        **{"%a": _TEXT, "%q": _TEXT},
     }
 )
 """The fields of `squeue --format` in the lines for a login machine."""

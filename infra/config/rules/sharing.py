@@ -16,7 +16,6 @@ ROOT, NORMAL = "root", "normal"
 LISTS = ("accounts", "users", "qos")
 PARTITION_KEYS = ("allow_accounts", "allow_qos", "qos")
 WITH_ACCOUNTING = "nothing without accounting, which keeps accounts, users and QOS"
-NAME_IT = "add it to {}, or correct the name"
 
 
 def check_sharing(c: Context) -> None:
@@ -37,8 +36,12 @@ def check_sharing(c: Context) -> None:
     for index, level in enumerate(cluster.qos):
         _level(c, level, (*CLUSTER, "qos", index), levels)
     parents = {account.name: [account.parent] if account.parent else [] for account in cluster.accounts}
-    _circles(c, "accounts", accounts, parents, "parent", "account.circle")
-    _circles(c, "qos", levels[1:], {q.name: q.preempts for q in cluster.qos}, "preempts", "qos.circle")
+    for index, circle in _circles(accounts, parents):
+        where = (*CLUSTER, "accounts", index, "parent")
+        c.add("account.circle", where, circle, "no circle", "remove one parent of them")
+    for index, circle in _circles(levels[1:], {level.name: level.preempts for level in cluster.qos}):
+        where = (*CLUSTER, "qos", index, "preempts")
+        c.add("qos.circle", where, circle, "no circle", "remove one of these from preempts")
     _defaults(c, levels)
     _partitions(c, known, levels)
     _priority(c)
@@ -75,19 +78,24 @@ def _twice(c: Context, key: str, names: Sequence[str]) -> None:
             )
 
 
-def _unknown(c: Context, where: Location, name: str, known: Sequence[str], what: str, key: str) -> None:
-    """Report a name that nothing has."""
-    if name in known:
-        return
+def _no_account(c: Context, where: Location, name: str, known: Sequence[str]) -> None:
+    """Report an account that nobody has."""
+    if name not in known:
+        c.add("sharing.unknown-account", where, name, *_instead(name, known, "accounts"))
+
+
+def _no_qos(c: Context, where: Location, name: str, known: Sequence[str]) -> None:
+    """Report a QOS that nobody has."""
+    if name not in known:
+        c.add("sharing.unknown-qos", where, name, *_instead(name, known, "qos"))
+
+
+def _instead(name: str, known: Sequence[str], key: str) -> tuple[str, str]:
+    """Return what is allowed, and what to do."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     advice = f"did you mean {near[0]}? Otherwise " if near else ""
-    c.add(
-        f"sharing.unknown-{what}",
-        where,
-        name,
-        f"one of {', '.join(sorted(dict.fromkeys(known))[:MOST_NAMES])}" if known else f"{key} of this file",
-        advice + NAME_IT.format(key),
-    )
+    allowed = f"one of {', '.join(sorted(dict.fromkeys(known))[:MOST_NAMES])}"
+    return allowed, f"{advice}add it to {key}, or correct the name"
 
 
 MOST_NAMES = 12
@@ -98,16 +106,16 @@ def _account(c: Context, account: AccountConfig, at: Location, known: Sequence[s
         advice = "it is Slurm's own, which everybody's accounts belong to"
         c.add("account.root", (*at, "name"), ROOT, "another name than root", advice)
     if account.parent is not None and account.parent != ROOT:
-        _unknown(c, (*at, "parent"), account.parent, known, "account", "accounts")
+        _no_account(c, (*at, "parent"), account.parent, known)
     _qos_names(c, account, at)
 
 
 def _user(c: Context, user: UserConfig, at: Location, known: Sequence[str]) -> None:
     if user.account is not None:
-        _unknown(c, (*at, "account"), user.account, known, "account", "accounts")
+        _no_account(c, (*at, "account"), user.account, known)
     for index, name in enumerate(user.accounts):
         where = (*at, "accounts", index)
-        _unknown(c, where, name, known, "account", "accounts")
+        _no_account(c, where, name, known)
         if name in (user.account or c.cluster.slurm.default_account, *user.accounts[:index]):
             c.add("user.account-twice", where, name, "accounts that the user has not already", "remove it")
     _qos_names(c, user, at)
@@ -116,40 +124,32 @@ def _user(c: Context, user: UserConfig, at: Location, known: Sequence[str]) -> N
 def _qos_names(c: Context, given: AccountConfig | UserConfig, at: Location) -> None:
     levels = [NORMAL, *(level.name for level in c.cluster.qos)]
     for index, name in enumerate(given.qos):
-        _unknown(c, (*at, "qos", index), name, levels, "qos", "qos")
+        _no_qos(c, (*at, "qos", index), name, levels)
     if given.default_qos is not None:
-        _unknown(c, (*at, "default_qos"), given.default_qos, levels, "qos", "qos")
+        _no_qos(c, (*at, "default_qos"), given.default_qos, levels)
 
 
 def _level(c: Context, level: QosConfig, at: Location, levels: Sequence[str]) -> None:
     for index, name in enumerate(level.preempts):
-        _unknown(c, (*at, "preempts", index), name, levels, "qos", "qos")
+        _no_qos(c, (*at, "preempts", index), name, levels)
     if level.grace_seconds and level.preempt_mode != "cancel":
         c.add(
             "qos.grace-with-requeue",
             (*at, "grace_seconds"),
             level.grace_seconds,
             "0 unless preempt_mode is cancel",
-            "a requeued job has 30 s between SIGTERM and SIGKILL anyway (KillWait); in a grace time a job that "
-            "ends is over, and is not queued again",
+            "a requeued job has 30 s between SIGTERM and SIGKILL anyway (KillWait); one that ends in a grace "
+            "time is over, and is not queued again",
         )
 
 
-def _circles(
-    c: Context,
-    key: str,
-    names: Sequence[str],
-    links: Mapping[str, Sequence[str]],
-    field: str,
-    code: str,
-) -> None:
-    """Report each circle once, at the first of its members."""
+def _circles(names: Sequence[str], links: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, str]]:
+    """Yield each circle once, as text, with the place of the first of its members."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name not in seen and (circle := _circle(name, links)):
             seen.update(circle)
-            text = " → ".join([*circle, name])
-            c.add(code, (*CLUSTER, key, index, field), text, "no circle", f"remove one {field} of them")
+            yield index, " → ".join([*circle, name])
 
 
 def _circle(start: str, links: Mapping[str, Sequence[str]]) -> list[str]:
@@ -201,7 +201,7 @@ def allowed_qos(name: str, accounts: Mapping[str, AccountConfig]) -> Sequence[st
 
 def _way_up(name: str | None, accounts: Mapping[str, AccountConfig]) -> Iterator[AccountConfig]:
     seen: set[str] = set()
-    while name in accounts and name not in seen:
+    while name is not None and name in accounts and name not in seen:
         seen.add(name)
         yield accounts[name]
         name = accounts[name].parent
@@ -212,11 +212,11 @@ def _partitions(c: Context, known: Sequence[str], levels: Sequence[str]) -> None
         at = (*CLUSTER, "partitions", index)
         for number, name in enumerate(partition.allow_accounts):
             where = (*at, "allow_accounts", number)
-            _unknown(c, where, name, [*known, ROOT], "account", "accounts")
+            _no_account(c, where, name, [*known, ROOT])
         for number, name in enumerate(partition.allow_qos):
-            _unknown(c, (*at, "allow_qos", number), name, levels, "qos", "qos")
+            _no_qos(c, (*at, "allow_qos", number), name, levels)
         if partition.qos is not None:
-            _unknown(c, (*at, "qos"), partition.qos, levels, "qos", "qos")
+            _no_qos(c, (*at, "qos"), partition.qos, levels)
 
 
 def _priority(c: Context) -> None:
