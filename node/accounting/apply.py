@@ -3,6 +3,8 @@
 A change of the stack file boots the controller anew, while jobs go on. What slurmctld needs when it starts is
 added before (`prepare`): it ends if a partition's QOS is unknown. The rest comes once it runs (`finish`): it
 tells slurmdbd which TRES there are, and knows which jobs keep an account from going.
+
+Slurm's traps (docs/internals/slurm_traps.md): unknown-to-slurmdbd.
 """
 
 from __future__ import annotations
