@@ -21,8 +21,6 @@ MOST = 2**1023
 """The greatest whole number that is read where a number with a point is expected."""
 LINE = 100
 """The most characters of a value in a message."""
-# A design may have hundreds of users, and Python looks up the names in each class's annotations anew.
-_hints = functools.cache(typing.get_type_hints)
 
 
 def to_json(value: Any) -> Any:
@@ -107,7 +105,7 @@ def _tagged(kinds: tuple[Any, ...], value: Any, path: str) -> Any:
     """Return the class of a union whose tag is the value's."""
     if not isinstance(value, dict):
         raise ValueError(f"{path}: an object is expected, not {shown(value)}")
-    by_tag = {tag: kind for kind in kinds for tag in typing.get_args(_hints(kind)[TAG])}
+    by_tag = {tag: kind for kind in kinds for tag in typing.get_args(typing.get_type_hints(kind)[TAG])}
     if value.get(TAG) not in by_tag:
         raise ValueError(f"{path}.{TAG}: {' or '.join(by_tag)} is expected, not {shown(value.get(TAG))}")
     return by_tag[value[TAG]]

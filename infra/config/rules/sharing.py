@@ -13,7 +13,9 @@ from infra.config.sharing import AccountConfig, QosConfig, UserConfig
 
 ROOT, NORMAL = "root", "normal"
 """The account and the QOS that Slurm makes itself."""
-LISTS = ("accounts", "users", "qos")
+LISTS = ("accounts", "qos")
+USER_KEYS = ("account", "accounts", "qos", "default_qos")
+"""What a user has in Slurm. The others say who the user is on the machines."""
 PARTITION_KEYS = ("allow_accounts", "allow_qos", "qos")
 WITH_ACCOUNTING = "nothing without accounting, which keeps accounts, users and QOS"
 
@@ -28,7 +30,6 @@ def check_sharing(c: Context) -> None:
     known = [*accounts, cluster.slurm.default_account]
     for key, names in (("accounts", accounts), ("qos", levels[1:])):
         _twice(c, key, names)
-    _twice(c, "users", [user.name for user in cluster.users])
     for index, account in enumerate(cluster.accounts):
         _account(c, account, (*CLUSTER, "accounts", index), known)
     for index, user in enumerate(cluster.users):
@@ -57,6 +58,12 @@ def _check_accounting(c: Context) -> bool:
     given: list[Location] = [(key,) for key in LISTS if getattr(c.cluster, key)]
     if c.cluster.slurm.priority is not None:
         given.append(("slurm", "priority"))
+    given += [
+        ("users", index, key)
+        for index, user in enumerate(c.cluster.users)
+        for key in USER_KEYS
+        if getattr(user, key)
+    ]
     given += [
         ("partitions", index, key)
         for index, partition in enumerate(c.cluster.partitions)

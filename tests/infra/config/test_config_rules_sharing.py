@@ -32,7 +32,8 @@ def priority(**keys: str) -> dict[str, Any]:
 # stack, changes, path and code of the one mistake
 REFUSED: list[Refused] = [
     ("local", {"slurm.accounting": False, "accounts": [LOW]}, "accounts", "sharing.no-accounting"),
-    ("local", {"slurm.accounting": False, "users": [{"name": "ada"}]}, "users", "sharing.no-accounting"),
+    ("local", {"slurm.accounting": False, "users": [{"name": "ada", "account": "a"}]}, "users[0].account",
+     "sharing.no-accounting"),
     ("local", {"slurm.accounting": False, "qos": [LOW]}, "qos", "sharing.no-accounting"),
     ("local", {"slurm.accounting": False, "slurm.priority": {}}, "slurm.priority", "sharing.no-accounting"),
     (
@@ -44,7 +45,6 @@ REFUSED: list[Refused] = [
     ("batch", {"accounts": [LOW]}, "accounts", "sharing.no-accounting"),
     ("local", team(accounts=[RESEARCH, RESEARCH]), "accounts[1].name", "sharing.name-twice"),
     ("local", team(qos=[HIGH, LOW, LOW]), "qos[2].name", "sharing.name-twice"),
-    ("local", team(users=[{"name": "ada"}] * 2), "users[1].name", "sharing.name-twice"),
     ("local", team(accounts=[RESEARCH, {"name": "root"}]), "accounts[1].name", "account.root"),
     ("local", team(accounts=[RESEARCH, {**VISION, "parent": "reserch"}]), "accounts[1].parent",
      "sharing.unknown-account"),
