@@ -57,6 +57,8 @@ class Job:
         nodes: The host list of its nodes; empty for a pending job.
         required: The host list of the nodes that it requires (`--nodelist`).
         again: Whether it is queued again as soon as Slurm has cleaned up its nodes.
+        account: The account to which it is booked.
+        qos: Its QOS.
     """
 
     id: str
@@ -67,6 +69,8 @@ class Job:
     required: str
     name: str
     again: bool = False
+    account: str = ""
+    qos: str = ""
 
     @property
     def partitions(self) -> frozenset[str]:
@@ -206,6 +210,8 @@ def _job(fields: dict[str, str]) -> Job:
         "" if fields["%n"] in _EMPTY else printable(fields["%n"]),
         printable(name[:LONGEST_NAME]) + more,
         _is_queued_again(fields),
+        printable(fields["%a"]),
+        printable(fields["%q"]),
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from cli.changes import sharing
 from cli.changes.jobs import Job, listed
+from cli.changes.sharing import Owner
 from infra.config.changes import Row
 from infra.effects import Kind
 from node.design.model import ClusterDesign
@@ -27,6 +29,8 @@ ALWAYS = frozenset({Kind.DATA})
 SECTIONS = ("access", "network", "image", "budget", "slurm", "aws", "local")
 """The sections of the design that are compared as a whole. The others are cluster, controller, login,
 partitions and storage. A field is named `<section>.<field>`."""
+JOBS_END = "applied to the running cluster, once they have no jobs"
+"""What becomes of accounts, users and QOS that are removed."""
 WHOLE = ("one", "none")
 """The old and the new value of a part that is removed."""
 NESTED = ("partitions.aws", "partitions.gcp")
@@ -53,6 +57,8 @@ class Change:
         nodes: The nodes that are removed from a partition that stays.
         lost: A line for each directory or other store whose contents are lost, with the way that keeps them.
         gone: The nodes of a partition that is removed. Jobs of other partitions may be on them, too.
+        owners: Whose jobs are affected, if not those of partitions or nodes.
+        said: The change as text, if it is not one value that was another.
     """
 
     key: str
@@ -66,6 +72,8 @@ class Change:
     nodes: frozenset[str] = frozenset()
     lost: tuple[str, ...] = ()
     gone: frozenset[str] = frozenset()
+    owners: frozenset[Owner] = frozenset()
+    said: str = ""
 
     @property
     def deletes(self) -> bool:
@@ -76,6 +84,8 @@ class Change:
         """Return whether the job, running or pending, would be ended."""
         if self.kind not in JOBS or job.over or (self.kind is Kind.MOVED and job.pending):
             return False
+        if self.owners:
+            return any(owner.has(job) for owner in self.owners)
         if self.nodes:
             return job.touches(self.nodes)
         return self.partition is None or self.partition in job.partitions or job.touches(self.gone)
@@ -92,9 +102,13 @@ class Change:
         return None
 
     def consequence(self) -> str:
+        if self.owners:
+            return JOBS_END if self.kind is Kind.ENDS else str(self.kind)
         return f"{self.kind}{f' ({self.note})' if self.note else ''}"
 
     def line(self) -> str:
+        if self.said:
+            return f"{self.said}: {self.consequence()}"
         if (self.was, self.will) == WHOLE:
             lost = "its contents are lost" if self.kind is Kind.DATA else self.consequence()
             return f"{self.part} is removed: {lost}"
@@ -155,6 +169,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
     changes += _renumbered(old, new)
     for rule in rules.more:
         changes += rule(old, new)
+    changes += _shared(old, new)
     if old.state() is None or new.state() is None:
         changes = [
             replace(change, kind=Kind.HEAD) if change.kind in NEW_HEAD else change for change in changes
@@ -359,12 +374,24 @@ def _whole(section: str, part: str, added: bool, which: Any) -> Change:
     return Change("scheduler", part, Kind.DATA, *words)
 
 
+def _shared(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
+    """Yield what differs in accounts, users and QOS."""
+    for one in sharing.differences(old, new):
+        kind = Kind.ENDS if one.removed else Kind.LIVE
+        yield Change(one.key, "", kind, one.was, one.will, owners=one.removed, said=one.text)
+
+
 def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Iterator[Change]:
     keys = rules.keys()
     retyped = section == "partitions" and was.instance_type != will.instance_type
     for path, old, new in values(section, was, will):
         name = path.rpartition(".")[2]
-        if old == new or path not in keys or (retyped and path in WITH_INSTANCE_TYPE):
+        if (
+            old == new
+            or path not in keys
+            or path in sharing.FIELDS
+            or (retyped and path in WITH_INSTANCE_TYPE)
+        ):
             continue
         key, row = keys[path], rules.table[keys[path]]
         less = isinstance(old, int | float) and isinstance(new, int | float) and new < old

@@ -23,9 +23,13 @@ SSH_KEY = (
 LARGEST = 2**31 - 1
 """Limits and shares are 32 bits in slurmdbd, of which the highest values mean none."""
 
+DESCRIPTION = r"^[^\x00-\x1f\x7f|\\]+$"
+"""sacctmgr separates its columns by bars."""
+
 SlurmName = Annotated[str, Field(pattern=SLURM_NAME, max_length=64)]
 UserName = Annotated[str, Field(pattern=USER_NAME, max_length=32)]
 Group = Annotated[str, Field(pattern=GROUP, max_length=42)]
+Description = Annotated[str, Field(pattern=DESCRIPTION, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Tres = dict[Annotated[str, Field(pattern=TRES)], Count]
 
@@ -67,7 +71,7 @@ class AccountConfig(Section):
     """An account of Slurm, to which jobs are booked."""
 
     name: SlurmName = Field(description="Small letters, digits and _ . -: jobs name it (--account).")
-    description: str | None = Field(None, max_length=200, description="Words for people.")
+    description: Description | None = Field(None, description="Words for people.")
     parent: SlurmName | None = Field(None, description="The account it belongs to; null: root.")
     shares: int = Field(1, ge=1, le=LARGEST, description="Its share beside its siblings (fairshare).")
     qos: list[SlurmName] = Field(
@@ -124,7 +128,7 @@ class QosConfig(Section):
     """A quality of service: priority, limits and preemption of the jobs that have it."""
 
     name: SlurmName = Field(description="Small letters, digits and _ . -: jobs name it (--qos).")
-    description: str | None = Field(None, max_length=200, description="Words for people.")
+    description: Description | None = Field(None, description="Words for people.")
     priority: Count = Field(0, description="The more, the earlier its jobs start.")
     preempts: list[SlurmName] = Field(
         default_factory=list, description="QOS whose jobs make way for its jobs."
@@ -133,7 +137,10 @@ class QosConfig(Section):
         None, description="What happens to its jobs when they make way; requeue by default."
     )
     grace_seconds: int = Field(
-        0, ge=0, le=LONGEST_LIMIT, description="Seconds between the signal (SIGTERM) and the end."
+        0,
+        ge=0,
+        le=LONGEST_LIMIT,
+        description="With cancel: seconds between SIGTERM to its steps and the end.",
     )
     usage_factor: float = Field(1.0, ge=0, le=1e6, description="How much its use counts for fair shares.")
     limits: QosLimitsConfig = Field(default_factory=QosLimitsConfig, description="Limits of its jobs.")

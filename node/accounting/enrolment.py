@@ -51,7 +51,9 @@ def enrol(context: Context, *, is_new: bool) -> None:
     if account not in {one.account for one in known}:
         sacctmgr.add_account(account, DESCRIPTION)
         names += [] if is_new else _users(context, lambda: _records(context))
-    _add(sacctmgr, account, {one.user for one in known}, names)
+    # `apply` adds whom the stack file gives another account.
+    elsewhere = {user.name for user in context.settings.design.users if user.account is not None}
+    _add(sacctmgr, account, {one.user for one in known} | elsewhere, names)
 
 
 def enrol_queued(context: Context) -> None:

@@ -46,6 +46,11 @@ class Sacctmgr:
         self._run = run
         self._cluster = cluster
 
+    @property
+    def here(self) -> str:
+        """The condition of what belongs to this cluster. Slurm keeps its name in small letters."""
+        return f"cluster={self._cluster.lower()}"
+
     def read(self, what: str, columns: Sequence[str], *where: str) -> list[tuple[str, ...]]:
         """Return the rows of `sacctmgr list`, each with a text for each column.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from node.accounting import enrolment
+from node.accounting import apply, enrolment
 from node.bootstrap import daemons
 from node.bootstrap.context import Context
 from node.bootstrap.own_mariadb import start_mariadb
@@ -87,6 +87,7 @@ def start(context: Context, before_slurmdbd: Callable[[Context], None] | None = 
     daemons.wait("slurmdbd", lambda: not ports.free(site.slurmdbd_port), log, pid)
     is_new = _register_cluster(context)
     enrolment.enrol(context, is_new=is_new)
+    apply.prepare(context)
     return "slurmdbd"
 
 

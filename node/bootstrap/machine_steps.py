@@ -348,9 +348,10 @@ def ready(context: Context) -> str:
         daemons.check_port(context, context.settings.site.slurmctld_port)
         daemons.controller(context)
         if context.settings.design.slurm.accounting:
-            from node.accounting import enrolment
+            from node.accounting import apply, enrolment
 
             enrolment.enrol_queued(context)
+            apply.finish(context)
         if (note := restore_boot.finish(context, Control(context.folders.slurm_conf))) is not None:
             context.report.content["facts"]["restore"] = note
         started.append(timer.set_timer(context))

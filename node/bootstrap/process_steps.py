@@ -113,9 +113,10 @@ def _controller(context: Context) -> str:
         started.append(accounting.start(context))
     daemons.controller(context)
     if context.settings.design.slurm.accounting:
-        from node.accounting import enrolment
+        from node.accounting import apply, enrolment
 
         enrolment.enrol_queued(context)
+        apply.finish(context)
     return f"{', '.join([*started, 'slurmctld'])} and the elastic daemon run"
 
 

@@ -30,7 +30,7 @@ OWN_BYTES = 1024 * 1024
 LAST_TIME = 253402300799.0
 """The last second of the year 9999."""
 STATES = ("booting", "ready", "failed", "rebooting")
-SENTENCES = ("replaced", "settings", "waits", "users", "directory")
+SENTENCES = ("replaced", "settings", "waits", "users", "directory", "sharing")
 """The facts that are sentences for whoever runs `up`."""
 NOTICE_SECONDS = 7 * 86400.0
 """The longest time between a notice and the machine's end. Compute Engine gives an hour at most."""

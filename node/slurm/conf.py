@@ -21,7 +21,7 @@ from node.design.health import EPILOG, PROLOG
 from node.design.model import ClusterDesign, Partition, Settings
 from node.health.check import expected
 from node.health.programs import HEALTH_CHECK
-from node.slurm import container_conf, own_settings, port_blocks, runtime, topology, users
+from node.slurm import container_conf, own_settings, port_blocks, runtime, sharing_conf, topology, users
 from node.slurm.addressing import communication, reached_at, slurmd_addresses, slurmd_ports, span
 from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand, fold
@@ -83,7 +83,9 @@ def render(
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     partitions = settings.design.partitions
     parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines, kept)))
-    parts.append("\n".join(_partition(p, p.name not in lines.closed, kept) for p in partitions))
+    parts.append(
+        "\n".join(_partition(settings.design, p, p.name not in lines.closed, kept) for p in partitions)
+    )
     parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
     files = {
         "slurm.conf": header + users_line + "\n" + "\n\n".join(text for text in parts if text) + "\n",
@@ -151,7 +153,7 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
         for key, value in section
     }
     return runtime.Designed(
-        {p.name: runtime.partition(dict(_partition_options(p))) for p in partitions},
+        {p.name: runtime.partition(dict(_partition_options(settings.design, p))) for p in partitions},
         {
             node: fields
             for p in partitions
@@ -267,10 +269,8 @@ def _scheduling(settings: Settings) -> Options:
         # CPU, not Core: a node line calls each hyperthread a core (`Hardware.topology`), and with CR_Core a
         # machine that has fewer would be refused. On process machines memory counts, and nothing limits it.
         ("SelectTypeParameters", "CR_CPU_Memory"),
-        # Jobs are ordered by submission. The default of 23.02 (multifactor) needs an accounting database
-        # and gives all jobs priority 1: if accounting were turned off, waiting jobs would come after later
-        # ones.
-        ("PriorityType", "priority/basic"),
+        *sharing_conf.priority(settings.design),
+        *sharing_conf.preemption(settings.design),
         # A job that no partition can ever run is refused at submission and does not wait for ever.
         ("EnforcePartLimits", "ALL"),
         # Jobs survive the death of a node.
@@ -503,7 +503,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
         yield _line(options)
 
 
-def _partition_options(partition: Partition) -> Options:
+def _partition_options(design: ClusterDesign, partition: Partition) -> Options:
     options = [
         ("PartitionName", partition.name),
         ("Nodes", fold(partition.nodes())),
@@ -512,6 +512,7 @@ def _partition_options(partition: Partition) -> Options:
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
         # Otherwise a job that requests no memory would get all memory of its node.
         ("DefMemPerCPU", partition.memory_mib // partition.cpus),
+        *sharing_conf.of_partition(design, partition),
         ("State", "UP"),
     ]
     excluded = {name for key in partition.settings for name in own_settings.EXCLUDED.get(key, ())}
@@ -519,10 +520,10 @@ def _partition_options(partition: Partition) -> Options:
     return runtime.replaced(kept, partition.settings.items())
 
 
-def _partition(partition: Partition, in_service: bool, kept: runtime.Kept) -> str:
+def _partition(design: ClusterDesign, partition: Partition, in_service: bool, kept: runtime.Kept) -> str:
     changes = runtime.lines(kept.partitions.get(partition.name, {}))
     own = [(key, own_settings.spelled(value)) for key, value in partition.settings.items()]
-    options = runtime.replaced(runtime.replaced(_partition_options(partition), own), changes)
+    options = runtime.replaced(runtime.replaced(_partition_options(design, partition), own), changes)
     if not in_service:
         options = runtime.replaced(options, [("State", "DOWN")])
     return " ".join(f"{key}={value}" for key, value in options)

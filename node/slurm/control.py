@@ -43,6 +43,7 @@ from node.slurm.fields import (
     JOB_DETAILS,
     JOB_TEXTS,
     OUTPUT,
+    OWNERS,
     REQUIRED_NODES,
     STARTED,
     Fields,
@@ -531,6 +532,10 @@ class Control(Slurm):
 
     def dependencies(self) -> dict[int, str]:
         return {number: fields["dependency"] for number, fields in self._texts(DEPENDENCY, *ALL_JOBS).items()}
+
+    def owners(self) -> dict[int, dict[str, str]]:
+        """Return to whom the jobs are booked that have not ended (`OWNERS`), by id."""
+        return self._texts(OWNERS, "--all")
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:
         """Return where these jobs write, and as whom (`OUTPUT`), by id, if slurmctld knows them.

@@ -115,11 +115,14 @@ OUTPUT = _fields(
 """The fields of squeue that tell where a batch job writes, and as whom."""
 STARTED = _fields(**OUTPUT, state=_WORD, starttime=_WORD)
 """The same, with what tells whether a job has begun."""
+OWNERS = _fields(username=_TEXT, account=_TEXT, qos=_TEXT)
+"""The fields of squeue that tell to whom a job is booked."""
 LISTED = MappingProxyType(
     {
         **{"%i": _WORD, "%u": _TEXT, "%P": _TEXT, "%N": _NAME, "%T": _WORD, "%n": _TEXT, "%j": _TEXT},
         # The times: so far, of the start and of the end.
         **{"%M": _WORD, "%S": _WORD, "%e": _WORD},
+        **{"%a": _TEXT, "%q": _TEXT},
     }
 )
 """The fields of `squeue --format` in the lines for a login machine."""

@@ -23,7 +23,7 @@ SCRIPTS = sorted(
 )
 ROOTS = {"node_boot", "shaped_link"}
 """Scripts that need root."""
-SLURMS = {"node_boot", "peers", "scale", "soak", "start_latency", "up_time"}
+SLURMS = {"node_boot", "peers", "scale", "shares", "soak", "start_latency", "up_time"}
 """Scripts that need Slurm's packages."""
 
 

@@ -34,7 +34,8 @@ case "$(basename "$0") $*" in
     'scontrol '*show*) echo 'PartitionName=cpu State=UP TotalCPUs=1' ;;
     squeue*--format=*) ;;
     squeue*) mark=${{SQUEUE_FORMAT#%i}}; mark=${{mark%%f\\%*}}
-        printf "%s${{mark}}f" 1 ann cpu cpu-0 RUNNING '' "a name" 1:00 N/A; echo "N/A${{mark}}r" ;;
+        printf "%s${{mark}}f" 1 ann cpu cpu-0 RUNNING '' "a name" 1:00 N/A N/A users
+        echo "normal${{mark}}r" ;;
     sudo*) shift; export SCANCEL_STATE=PENDING SLURM_CLUSTERS=other; exec "$@" ;;
 esac
 """
@@ -82,7 +83,7 @@ def test_no_shell_changes_what_slurms_programs_are_told(
         )
     else:
         control = ClusterControl(remote, CONF, str(tmp_path), sudo="administrator" in where)
-    expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name")]
+    expected = [Job("1", "ann", "cpu", "cpu-0", "RUNNING", "", "a name", account="users", qos="normal")]
     assert control.jobs() == expected
     assert control.hold("DOWN") == (["cpu"], expected)
     assert control.release() == [], "the fake's partition stays as it is"
@@ -93,7 +94,7 @@ def test_no_shell_changes_what_slurms_programs_are_told(
     for call, variables in calls:
         mark = variables.pop("SQUEUE_FORMAT", "")
         assert variables == of_ours(CONF), call
-        fields = r"\2f".join(["", "%P", "%N", "%T", "%n", "%j", "%M", "%S", "%e"])
+        fields = r"\2f".join(["", "%P", "%N", "%T", "%n", "%j", "%M", "%S", "%e", "%a", "%q"])
         drawn = re.fullmatch(rf"%i(([0-9a-f]{{32}})f%u{fields}\2r)?", mark or "%i")
         assert drawn, "ours, and not the shell's"
         assert not mark or drawn[2] not in call
@@ -152,7 +153,7 @@ def test_a_text_alone_is_no_listing(text: str) -> None:
 
 def test_what_a_shell_prints_around_the_listing_is_no_job() -> None:
     plain = record("12", "ann", "cpu", "cpu-1", "RUNNING", "(null)", "")
-    expected = [Job("12", "ann", "cpu", "cpu-1", "RUNNING", "", "")]
+    expected = [Job("12", "ann", "cpu", "cpu-1", "RUNNING", "", "", account="users", qos="normal")]
     assert parse(f"welcome\n{listing(plain)}bye\n") == expected
     assert expected[0].line() == "job 12 (ann, RUNNING on cpu-1)"
     assert parse("welcome\n" + listing()) == []

@@ -36,7 +36,7 @@ def record(*fields: str) -> str:
     values = list(fields)
     if len(values) == 7:
         values[4], *times = values[4].split(",")
-        values += times or ["1:00", "N/A", "N/A"]
+        values += [*(times or ["1:00", "N/A", "N/A"]), "users", "normal"]
     return f"{MARK}f".join(values) + f"{MARK}r\n"
 
 

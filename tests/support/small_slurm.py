@@ -34,7 +34,7 @@ mark=${{SQUEUE_FORMAT#%i}}; mark=${{mark%%f\\%*}}
 case "$*" in
     *--format=*) awk -F'|' '{{ print $1 "|" $5 "|" $4 }}' '{folder}/jobs' ;;
     *) awk -F'|' -v m="$mark" '{{ for (n = 1; n <= 7; n++) printf "%s%sf", $n, m
-        printf "1:00%sfN/A%sfN/A%sr\\n", m, m, m }}' '{folder}/jobs' ;;
+        printf "1:00%sfN/A%sfN/A%sfusers%sfnormal%sr\\n", m, m, m, m, m }}' '{folder}/jobs' ;;
 esac
 """
 

@@ -25,6 +25,7 @@ from infra.config.rules.local import check_local, check_local_cloud
 from infra.config.rules.network import check_access, check_location, check_login, check_network
 from infra.config.rules.partitions import check_partitions
 from infra.config.rules.platform import check_platform
+from infra.config.rules.sharing import check_sharing
 from infra.config.rules.slurm_options import check_slurm_options
 from infra.config.rules.software import (
     check_containers,
@@ -100,6 +101,7 @@ def check(
         check_users(context)
         check_directory(context)
         check_distribution(context)
+        check_sharing(context)
     return context.mistakes
 
 
