@@ -375,7 +375,8 @@ def _slurm(cluster: ClusterConfig, facts: Catalog, draft: model.ClusterDesign) -
     given = cluster.slurm.model_dump(exclude_none=True, exclude={"accept_unmaintained"})
     given["accounting"] = accounting.is_on(cluster, facts)
     given["settings"] = slurm_options.canonical(cluster.slurm.settings, options.SLURM)
-    if given["accounting"] and (cluster.accounts or cluster.users or cluster.qos):
+    shared = cluster.accounts or cluster.qos or any(user.of_accounting() for user in cluster.users)
+    if given["accounting"] and shared:
         given.setdefault("priority", {})
     return codec.from_json(model.SlurmSettings, codec.to_json(timers) | given)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.fields import LONGEST_LIMIT, Section, TimeLimit, Usd
+from infra.config.fields import LONGEST_LIMIT, Section, TimeLimit
 
 SLURM_NAME = r"^[a-z0-9_][a-z0-9_.-]*$"
 """slurmdbd keeps names of accounts and of QOS in small letters, and separates them by commas."""
@@ -60,13 +60,6 @@ class QosLimitsConfig(LimitsConfig):
     max_submit_per_user: Count | None = Field(None, description="Jobs of a user that wait or run.")
 
 
-class AccountBudgetConfig(Section):
-    """What the nodes of an account's jobs may cost in the cluster's life."""
-
-    max_usd: Usd | None = Field(None, description="USD; null for no limit.")
-    max_hours: Usd | None = Field(None, description="Node-hours; null for no limit.")
-
-
 class AccountConfig(Section):
     """An account of Slurm, to which jobs are booked."""
 
@@ -80,9 +73,6 @@ class AccountConfig(Section):
     default_qos: SlurmName | None = Field(None, description="QOS of jobs that name none.")
     limits: AssociationLimitsConfig = Field(
         default_factory=AssociationLimitsConfig, description="Limits of its jobs."
-    )
-    budget: AccountBudgetConfig | None = Field(
-        None, description="What its jobs' nodes may cost; null: only the cluster's budget counts."
     )
 
 
@@ -122,6 +112,13 @@ class UserConfig(Section):
         default_factory=list, description="Public keys with which they log in, with `id`."
     )
     sudo: bool = Field(False, description="Whether they may become root, with `id`.")
+
+    def of_accounting(self) -> list[str]:
+        """Return the user's keys that only accounting gives a meaning."""
+        plain = type(self)(name=self.name)
+        machines = {"name", "id", "groups", "ssh_keys", "sudo"}
+        keys = [key for key in type(self).model_fields if key not in machines]
+        return [key for key in keys if getattr(self, key) != getattr(plain, key)]
 
 
 class QosConfig(Section):

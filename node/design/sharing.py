@@ -38,14 +38,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountBudget:
-    """What the nodes of an account's jobs may cost; `None` means no limit."""
-
-    max_usd: float | None = None
-    max_hours: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Account:
     """An account of Slurm.
 
@@ -61,7 +53,6 @@ class Account:
     qos: tuple[str, ...] = ()
     default_qos: str | None = None
     limits: Limits = field(default_factory=Limits)
-    budget: AccountBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)

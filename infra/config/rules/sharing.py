@@ -14,8 +14,6 @@ from infra.config.sharing import AccountConfig, QosConfig, UserConfig
 ROOT, NORMAL = "root", "normal"
 """The account and the QOS that Slurm makes itself."""
 LISTS = ("accounts", "qos")
-USER_KEYS = ("account", "accounts", "qos", "default_qos")
-"""What a user has in Slurm. The others say who the user is on the machines."""
 PARTITION_KEYS = ("allow_accounts", "allow_qos", "qos")
 WITH_ACCOUNTING = "nothing without accounting, which keeps accounts, users and QOS"
 
@@ -59,10 +57,7 @@ def _check_accounting(c: Context) -> bool:
     if c.cluster.slurm.priority is not None:
         given.append(("slurm", "priority"))
     given += [
-        ("users", index, key)
-        for index, user in enumerate(c.cluster.users)
-        for key in USER_KEYS
-        if getattr(user, key)
+        ("users", index, key) for index, user in enumerate(c.cluster.users) for key in user.of_accounting()
     ]
     given += [
         ("partitions", index, key)
