@@ -31,7 +31,7 @@ def status(folders: Folders) -> dict[str, Any]:
         SilentError: A part of the cluster does not answer.
     """
     try:
-        answer: dict[str, Any] = rpc.call(str(folders.daemon_socket), "status", STATUS_SECONDS)
+        answer: dict[str, Any] = rpc.call(str(folders.status_socket), "status", STATUS_SECONDS)
     except rpc.RpcUnavailableError as error:
         why = _boot(folders) or _slurmctld(folders) or _daemon(folders, error)
         raise SilentError(_unsaved(folders) + why) from error

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 from node import billing
 from node.benchmark import Run
 from node.bootstrap.vm import environments
+from node.bootstrap.vm.users import KEY
 from node.cluster_status import SilentError, status
 from node.design.folders import Folders
 from node.design.published import read_settings
@@ -22,9 +25,17 @@ from node.logs.find import Cluster
 from node.slurm.control import Control, SlurmError
 from node.sweep import Sweep
 
+CONTROLLERS = ("status", "cost", "logs")
+"""The verbs that need the elastic daemon, or the files of the controller."""
 
-def main(settings_file: str, arguments: list[str]) -> int:
-    """Run the command and returns its exit status. A failure is one line on standard error."""
+
+def main(settings_file: str, arguments: list[str], *, here: bool = True) -> int:
+    """Run the command and returns its exit status. A failure is one line on standard error.
+
+    Args:
+        here: Whether this machine is the controller. From a login machine of its own the user goes there by
+            SSH, with the key for the cluster's machines.
+    """
     parser = argparse.ArgumentParser(prog="slurm-stacks")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("submit", "cancel", "benchmark"):
@@ -56,6 +67,8 @@ def main(settings_file: str, arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
 
     settings = read_settings(Path(settings_file))
+    if not here and options.verb in CONTROLLERS:
+        return _at_controller(settings.site.controller_address, arguments)
     folders = Folders(settings)
     control = Control(str(folders.slurm_conf))
     try:
@@ -93,6 +106,23 @@ def main(settings_file: str, arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _at_controller(address: str, arguments: list[str]) -> int:
+    """Become the command on the controller.
+
+    Host keys are not checked, as for nodes: the network is the cluster's own, and no secret goes there.
+    """
+    options = {
+        "BatchMode": "yes",
+        "IdentityFile": f"~/.ssh/{KEY}",
+        "StrictHostKeyChecking": "no",
+        "UserKnownHostsFile": "/dev/null",
+        "GlobalKnownHostsFile": "/dev/null",
+        "LogLevel": "ERROR",
+    }
+    words = [f"-o{name}={value}" for name, value in options.items()]
+    os.execvp("ssh", ["ssh", "-F", "none", *words, "--", address, shlex.join(["slurm-stacks", *arguments])])
 
 
 def _ignore_interrupts() -> None:

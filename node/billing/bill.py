@@ -107,7 +107,7 @@ def bill(
             f"`./cluster up --stack {stack}`. From then on Slurm records who has which nodes"
         )
     folders = Folders(settings)
-    told = rpc.call(str(folders.daemon_socket), "lives", DAEMON_SECONDS)
+    told = rpc.call(str(folders.status_socket), "lives", DAEMON_SECONDS)
     now = time.time()
     recorded = machine_record.read(Path(str(folders.elastic)), since)
     lives, running = _lives(recorded, told)

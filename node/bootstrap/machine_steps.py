@@ -263,7 +263,8 @@ def slurm(context: Context) -> str:
         programs.write(context.settings, context.settings_file)
         for path in (folders.elastic, folders.elastic / "requests"):
             files.folder(context.path(path), 0o755, owner)
-    tool = programs.write_tool(context.settings, context.settings_file)
+    is_controller = context.role == "controller"
+    tool = programs.write_tool(context.settings, context.settings_file, here=is_controller)
     files.link(context.at("usr/local/bin/slurm-stacks"), str(tool))
     if context.role == "controller":
         daemons.record_changes(context)

@@ -97,5 +97,10 @@ class Folders:
         return self.run / "elastic.sock"
 
     @property
+    def status_socket(self) -> PurePosixPath:
+        """Where the elastic daemon answers every user of the controller, and is told nothing."""
+        return self.run / "status.sock"
+
+    @property
     def slurm_conf(self) -> PurePosixPath:
         return self.etc / "slurm.conf"

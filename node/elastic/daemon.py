@@ -63,6 +63,8 @@ TERMINATE_THREADS = 4
 """Suspend requests that are carried out in parallel."""
 MOST_FILES = 131072
 """As Slurm's own units have it, and ours on machines with systemd (`node.bootstrap.systemd_services`)."""
+QUESTIONS = frozenset({"ping", "status", "cost", "lives"})
+"""What every user of the controller may ask: nothing changes by them, and Slurm tells everybody as much."""
 
 
 class Elastic:
@@ -175,6 +177,12 @@ class Elastic:
         if method == "reconfigure":
             return {"waits": self._reconfiguration.request()}
         raise ValueError(f"no call is named {method!r}")
+
+    def answer(self, method: str, params: dict[str, Any]) -> Any:
+        """Answer one call on the socket of every user."""
+        if method not in QUESTIONS:
+            raise ValueError(f"no question is named {method!r}")
+        return self.handle(method, params)
 
     def _wait(self, job: int, nodes: list[str], *, is_epilog: bool) -> rpc.Later:
         """Answer a prolog or an epilog when its wait is over (`node.elastic.observer`)."""
@@ -341,6 +349,8 @@ def main(settings_file: str) -> None:
         changed = _changed(Path(settings_file))
         elastic = Elastic(settings, control, drivers.load(settings), Path(str(folders.elastic)), changed)
         server = rpc.Server(str(folders.daemon_socket), elastic.handle)
-        threading.Thread(target=server.serve, daemon=True).start()
+        questions = rpc.Server(str(folders.status_socket), elastic.answer, mode=0o666)
+        for each in (server, questions):
+            threading.Thread(target=each.serve, daemon=True).start()
         log(f"the elastic daemon serves {settings.design.name}")
         elastic.run()

@@ -102,9 +102,13 @@ def holds_state(settings: Settings) -> str | None:
     return str(Folders(settings).code / "bin" / state_guard.PROGRAM)
 
 
-def write_tool(settings: Settings, settings_file: Path) -> Path:
-    """Write the cluster's own command, `<code>/bin/slurm-stacks`, for the machines on which people log in."""
-    call = f"main({str(settings_file)!r}, sys.argv[1:])"
+def write_tool(settings: Settings, settings_file: Path, *, here: bool = True) -> Path:
+    """Write the cluster's own command, `<code>/bin/slurm-stacks`, for the machines on which people log in.
+
+    Args:
+        here: Whether the machine is the controller, where the elastic daemon is.
+    """
+    call = f"main({str(settings_file)!r}, sys.argv[1:], here={here})"
     return place_python(settings, "slurm-stacks", "node.command_line", call)
 
 

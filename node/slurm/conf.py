@@ -116,7 +116,7 @@ def check_paths(settings: Settings) -> None:
             f"the run directory {root!r} has characters that slurm.conf cannot hold; choose another"
         )
     names = [node for p in settings.design.partitions for node in p.nodes()[-1:]]
-    sockets = [folders.munge_socket, folders.daemon_socket]
+    sockets = [folders.munge_socket, folders.daemon_socket, folders.status_socket]
     # slurmstepd listens at <spool>/<node>_<job>.<step>. Both numbers are at most 4294967295.
     sockets += [_spool(folders, node) / f"{node}_{'9' * 10}.{'9' * 10}" for node in names]
     longest = max(map(str, sockets), key=len)

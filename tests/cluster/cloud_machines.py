@@ -210,6 +210,10 @@ class CloudMachines:
             closed = ("nothing", "reset by peer", "not connected", "Broken pipe")
             assert any(words in result["why"]["report a boot"] for words in closed)
             assert "Errno 13" in result["why"]["report a boot from a reserved port"]
+        assert "no question" in results["controller"]["why"]["have the daemon act"]
+        # What `./cluster status` and `cost` ask is for every user who logs in.
+        assert json.loads(cluster.sh("slurm-stacks status", user="ada"))["nodes"]
+        assert "by" in json.loads(cluster.sh("slurm-stacks cost", user="ada"))
         assert cluster.job(hold)["JobState"] == "PENDING"
         assert cluster.sh("cat /home/bob/data /home/bench/aaa/run.py") == f"{secret}\ntheirs"
         cluster.sh(f"scancel {hold}")

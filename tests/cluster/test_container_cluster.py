@@ -524,6 +524,12 @@ def test_users_of_the_stack_file_log_in_and_run_jobs_on_a_node_that_was_up_befor
             assert done.stdout.splitlines()[-5:] == [*said, place], done
     # And the way from machine to machine.
     assert users.ssh("ada", "ssh debug-0 hostname").stdout == "debug-0\n"
+    # A login machine has no elastic daemon, so the cluster's own command goes to the controller.
+    for asked in ("status", "cost"):
+        done = users.ssh("bob", f"slurm-stacks {asked}")
+        assert done.stdout.startswith("{"), done
+    done = users.ssh("bob", "slurm-stacks logs controller")
+    assert "slurmctld" in done.stdout, done
     assert machine(cluster, "debug-0")["id"] == before
 
 

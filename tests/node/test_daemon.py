@@ -501,6 +501,13 @@ def test_requests_left_while_the_daemon_was_down_are_its_first_work(
     assert list((tmp_path / "requests").iterdir()) == []
 
 
+def test_who_may_only_ask_gets_answers_and_changes_nothing(daemon: Daemon) -> None:
+    assert daemon.elastic.answer("cost", {})["node_hours"] == 0
+    for method in ("request", "wait", "wait_for_release", "record", "renew", "reconfigure", "nonsense"):
+        with pytest.raises(ValueError, match="no question is named"):
+            daemon.elastic.answer(method, {"request": {"program": "suspend", "nodes": "debug-0"}})
+
+
 def test_programs_reach_a_living_daemon(
     daemon: Daemon, tmp_path: Path, program: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

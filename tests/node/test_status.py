@@ -203,7 +203,7 @@ def serve(folders: Folders) -> Iterator[Serve]:
     servers: list[rpc.Server] = []
 
     def start(handler: Callable[[str, dict[str, Any]], Any]) -> None:
-        server = rpc.Server(str(folders.daemon_socket), handler)
+        server = rpc.Server(str(folders.status_socket), handler)
         threading.Thread(target=server.serve, daemon=True).start()
         servers.append(server)
 

@@ -257,6 +257,16 @@ def sockets(tries: Tries, job: str, port: int, reports: int) -> None:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect("/run/slurm-stacks/elastic.sock")
 
+    def request() -> bytes:
+        """Whoever may ask for the status may ask the daemon to do nothing."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect("/run/slurm-stacks/status.sock")
+            connection.sendall(b'{"method": "record", "params": {}}\n')
+            answer = connection.recv(4096)
+        if b"no question" in answer:
+            raise PermissionError(answer.decode())
+        return answer
+
     tries.do("ask for the key", serve, None)
     tries.do("ask for the key from a reserved port", serve, 1000)
     tries.do("take the key server's port", take)
@@ -265,6 +275,7 @@ def sockets(tries: Tries, job: str, port: int, reports: int) -> None:
     tries.do("report a boot from a reserved port", report, 1001)
     tries.do("take the reports' port", take, reports)
     tries.do("the daemon's socket", elastic)
+    tries.do("have the daemon act", request)
     tries.run("scontrol", "release", job)
     tries.run("scontrol", "update", f"JobId={job}", "Priority=1000")
     script = ["scontrol", "write", "batch_script", job, "-"]
