@@ -53,7 +53,7 @@ def question(cluster: str, state: str, prefix: str) -> str:
         f"echo {_FREE}; sacctmgr --noheader --parsable2 list association cluster={cluster} "
         f"format=account,user,qos 2>/dev/null | sed 's/^/{_ASSOCIATION}/'; "
         f"{prefix}test ! -e {shlex.quote(f'{state}/assoc_mgr_state')} || echo {_BEFORE}; "
-        f"{jobs.listing(ACCOUNTED, '--states=PENDING')}"
+        f"{jobs.listing(ACCOUNTED)}"
     )
 
 
@@ -75,14 +75,17 @@ def locked_out(text: str, design: ClusterDesign) -> list[str]:
         held[account, user] = frozenset(qos.split(","))
     if not held and _BEFORE in before:
         return []
-    waiting = [_waiting(record) for record in jobs.records(text, ACCOUNTED)]
+    waiting = [job for record in jobs.records(text, ACCOUNTED) if (job := _waiting(record)) is not None]
     return [f"  job {job.id} ({job.user}): {why}" for job in waiting if (why := _missing(job, held, design))]
 
 
-def _waiting(record: Sequence[str]) -> Waiting:
+def _waiting(record: Sequence[str]) -> Waiting | None:
+    """Return the job of a record; `None` if it has nodes, and so has been taken as it is."""
     fields = dict(
         zip(ACCOUNTED, ("" if value in _NONE else printable(value) for value in record), strict=True)
     )
+    if fields["%N"]:
+        return None
     return Waiting(fields["%i"], fields["%u"], fields["%a"], fields["%q"])
 
 

@@ -95,7 +95,7 @@ class Attribute:
     initial: str = ""
     is_tres: bool = False
 
-    def told(self, key: str, value: str, before: str) -> str:
+    def words(self, key: str, value: str, before: str) -> str:
         """Return sacctmgr's words that make a value of the one before."""
         if self.is_tres:
             gone = [name for name in tres_names(before) if name not in tres_names(value)]

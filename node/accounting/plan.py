@@ -243,10 +243,10 @@ Step = tuple[list[Words], list[str]]
 """Changes, and lines about them."""
 
 
-def _told(table: Mapping[str, Attribute], will: Values, was: Values) -> Words:
+def _words(table: Mapping[str, Attribute], will: Values, was: Values) -> Words:
     """Return sacctmgr's words that make the values; none if they are there."""
     return tuple(
-        table[key].told(key, value, was.get(key, table[key].initial))
+        table[key].words(key, value, was.get(key, table[key].initial))
         for key, value in will.items()
         if value != was.get(key, table[key].initial)
     )
@@ -298,7 +298,7 @@ def _qos(wanted: Wanted, state: State) -> Step:
     before = {
         name: state.qos.get(name, {**_initial(QOS), "description": name.lower()}) for name in wanted.qos
     }
-    told = {name: _told(QOS, values, before[name]) for name, values in wanted.qos.items()}
+    told = {name: _words(QOS, values, before[name]) for name, values in wanted.qos.items()}
     # Slurm refuses circles of preemption at any moment, so what is not preempted any more comes first.
     fewer = {
         name: (f"preempt={','.join(left)}",)
@@ -330,11 +330,11 @@ def _accounts(wanted: Wanted, state: State, here: str) -> Step:
     changes: list[Words] = []
     for name in new:
         values = wanted.accounts[name]
-        words = _told(ACCOUNT, values, {**_initial(ACCOUNT), "parent": "", "description": ""})
+        words = _words(ACCOUNT, values, {**_initial(ACCOUNT), "parent": "", "description": ""})
         changes.append(("add", "account", name, here, *words))
     for name in _from_the_top(wanted.accounts):
         if (was := state.accounts.get(name)) is not None:
-            told[name] = _told(ACCOUNT, _widened(wanted.accounts[name], was), was)
+            told[name] = _words(ACCOUNT, _widened(wanted.accounts[name], was), was)
     described = {n: tuple(w for w in words if w.startswith("description=")) for n, words in told.items()}
     moved = {n: tuple(w for w in words if w.startswith("parent=")) for n, words in told.items()}
     rest = {n: tuple(w for w in told[n] if w not in (*described[n], *moved[n])) for n in told}
@@ -366,7 +366,7 @@ def _users(wanted: Wanted, state: State, here: str, record: Record) -> Step:
     told: dict[str, dict[str, Words]] = {}
     for (account, user), values in associations.items():
         if (was := state.associations.get((account, user))) is not None:
-            told.setdefault(account, {})[user] = _told(ASSOCIATION, values, was)
+            told.setdefault(account, {})[user] = _words(ASSOCIATION, values, was)
     for account, by_user in told.items():
         changes += _modify("user", by_user, f"account={account}", here)
     moved = {
@@ -399,7 +399,7 @@ def _added(new: Mapping[tuple[str, str], Values], defaults: Mapping[str, str], h
     """
     groups: dict[tuple[bool, str, Words], list[str]] = {}
     for (account, user), values in new.items():
-        words = _told(ASSOCIATION, values, _initial(ASSOCIATION))
+        words = _words(ASSOCIATION, values, _initial(ASSOCIATION))
         groups.setdefault((defaults.get(user) != account, account, words), []).append(user)
     return [
         ("add", "user", ",".join(users[start : start + BATCH]), here, f"account={account}", *words)

@@ -126,8 +126,8 @@ LISTED = MappingProxyType(
     }
 )
 """The fields of `squeue --format` in the lines for a login machine."""
-ACCOUNTED = MappingProxyType({"%i": _WORD, "%u": _TEXT, "%a": _TEXT, "%q": _TEXT})
-"""The fields of those lines that tell which account and QOS a job names."""
+ACCOUNTED = MappingProxyType({"%i": _WORD, "%u": _TEXT, "%a": _TEXT, "%q": _TEXT, "%N": _NAME})
+"""The fields of those lines that tell which account and QOS a job names, and whether it has nodes."""
 RECORDED = _fields(
     jobid=_WORD,  # 12, 12_3, 12+1
     user=_TEXT,

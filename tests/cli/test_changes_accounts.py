@@ -28,7 +28,8 @@ physics|ada|high,normal
 
 def answer(*jobs: str, held: str = HELD) -> str:
     rows = "".join(f"association={line}\n" for line in held.splitlines())
-    records = (f"{MARK}f".join(job.split("|")) + f"{MARK}r\n" for job in jobs)
+    fields = ([*job.split("|"), ""][:5] for job in jobs)
+    records = (f"{MARK}f".join(job) + f"{MARK}r\n" for job in fields)
     return f"accounts-are-free\n{rows}{listing(*records)}"
 
 
@@ -43,6 +44,8 @@ def answer(*jobs: str, held: str = HELD) -> str:
         "1|ada|(null)|high",
         "1|root|root|normal",
         "1|DOM\\bob|(null)|normal",
+        # It has been taken with these names, and runs.
+        "1|bob|nosuch|nosuch|debug-0",
     ],
 )
 def test_jobs_that_go_on(job: str) -> None:
@@ -115,7 +118,7 @@ def test_an_answer_that_is_cut_is_none() -> None:
 STAND_INS = {
     "scontrol": '[ "$*" = "show config" ] && echo "AccountingStorageEnforce = $ENFORCED"\n',
     "sacctmgr": 'printf "root||normal\\nroot|root|normal\\n"\n',
-    "squeue": 'case "$*" in *--states=PENDING*) printf "%s" "$SQUEUE_FORMAT" ;; esac\n',
+    "squeue": 'printf "%s" "$SQUEUE_FORMAT"\n',
 }
 
 
@@ -141,6 +144,6 @@ def test_the_shell_line(tmp_path: Path, enforced: str) -> None:
     *said, mark, listed = asked()
     assert said == ["accounts-are-free", "association=root||normal", "association=root|root|normal"]
     mark = mark.removeprefix("mark=")
-    assert listed == f"%i{mark}f%u{mark}f%a{mark}f%q{mark}r"
+    assert listed == f"%i{mark}f%u{mark}f%a{mark}f%q{mark}f%N{mark}r"
     (state / "assoc_mgr_state").touch()
     assert asked()[3] == "accounts-of-before"

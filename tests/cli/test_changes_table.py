@@ -119,7 +119,13 @@ def test_a_user_keeps_the_number_to_which_their_files_belong() -> None:
     old = up(users=(User("ada", id=2001), User("bob", id=2002), User("eve")))
     new = up(users=(User("ada", id=2003), User("carl", id=2002), User("eve", id=2004)))
     found = table.compare(old, new, RULES)
-    assert (found[0].was, found[0].will) == ("ada, bob, eve", "ada (changed), carl, eve (changed)")
+    assert (found[0].was, found[0].will) == ("2001", "2003")
+    assert [change.said for change in found if change.said] == [
+        "users added: carl",
+        "users changed: ada: id 2001 → 2003",
+        "users changed: eve: id none → 2004",
+        "users removed: bob",
+    ]
     said = table.refusal(found, [])
     assert said is not None
     assert said.text.splitlines() == [

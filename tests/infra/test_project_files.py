@@ -179,6 +179,7 @@ def test_a_link_that_comes_between_the_look_and_the_reading_leads_nowhere(
 # --- every key of a stack file that is a path on the engineer's machine ------------------------------------
 
 DEB = {"source": "x.deb", "sha256": "a" * 64}
+DIRECTORY = {"domain": "d.example", "uris": ["ldaps://d.example"], "search_base": "dc=d,dc=example"}
 KEYS: dict[str, Callable[[str], dict[str, Any]]] = {
     "hooks[0].source": lambda name: {"hooks": [{"role": "all", "source": name}]},
     "slurm.prolog.source": lambda name: {"slurm": {"prolog": {"source": name}}},
@@ -187,6 +188,9 @@ KEYS: dict[str, Callable[[str], dict[str, Any]]] = {
     "containers.packages[0].source": lambda name: {
         "containers": {"runtime": "pyxis", "packages": [{**DEB, "source": name}]},
         "slurm": {"accept_unmaintained": "2026-11-26"},
+    },
+    "access.directory.ca_certificate": lambda name: {
+        "access": {"directory": {**DIRECTORY, "ca_certificate": name}}
     },
     "script": lambda name: {"script": name},
     "files[0]": lambda name: {"script": "train.py", "files": [name]},
@@ -208,7 +212,15 @@ def given(key: str, name: str) -> dict[str, Any]:
 def test_no_key_follows_a_link_out_of_the_project(key: str, target: str, project: Path) -> None:
     """The check refuses it, and so does what publishes, for a link that was put there after the check."""
     (project / "train.py").write_text("print(1)\n")
-    suffix = ".deb" if "packages" in key else ".txt" if key == "requirements" else ".py"
+    suffix = (
+        ".deb"
+        if "packages" in key
+        else ".txt"
+        if key == "requirements"
+        else ".pem"
+        if "certificate" in key
+        else ".py"
+    )
     # What Linux starts names its interpreter.
     content = b"numpy\n" if suffix == ".txt" else b"#!/bin/sh\n"
     outside = project.parent / "outside"
@@ -270,6 +282,7 @@ def test_every_key_that_speaks_of_a_path_in_the_project_is_tried_here() -> None:
     }
     assert keys == {
         "HookConfig.source", "JobScriptConfig.source", "PackageConfig.source",
+        "DirectoryConfig.ca_certificate",
         "BenchmarkConfig.script", "BenchmarkConfig.files", "BenchmarkConfig.requirements",
     }  # fmt: skip
     places = {

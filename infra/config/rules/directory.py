@@ -6,6 +6,7 @@ import re
 
 from infra.config.hosts import DirectoryConfig
 from infra.config.rules.context import CLUSTER, Context
+from infra.config.rules.software import script_in_project
 
 AT = (*CLUSTER, "access", "directory")
 SECRETS = {
@@ -40,6 +41,8 @@ def check_directory(c: Context) -> None:
         c.add("directory.on-batch", AT, directory.domain, allowed, "remove it")
         return
     _check_bind(c, directory)
+    if directory.ca_certificate is not None:
+        script_in_project(c, directory.ca_certificate, (*AT, "ca_certificate"))
 
 
 def _check_bind(c: Context, directory: DirectoryConfig) -> None:
