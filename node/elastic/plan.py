@@ -166,6 +166,15 @@ class Memory:
     nodes: Mapping[str, NodeMemory] = field(default_factory=dict)
     at: float | None = None
 
+    def with_ended(self, actions: Iterable[Action]) -> Memory:
+        """Return the memory once machines have been ended because Slurm asks for others (`NodeMemory.ended`).
+
+        A decision alone says nothing: a job may have come to the node, and the cloud may have refused.
+        """
+        names = {action.node for action in actions if action.reason == REGISTERED.reason}
+        ended = {n: replace(known, ended=True) for n, known in self.nodes.items() if n in names}
+        return replace(self, nodes={**self.nodes, **ended})
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Action:
@@ -232,7 +241,6 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
             remembered,
             age=0.0,
             replaced=remembered.replaced or rule.verb is Verb.LAUNCH,
-            ended=remembered.ended or rule is REGISTERED,
         )
     return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(nodes, now)
 

@@ -207,8 +207,10 @@ class Reconciler:
         """Terminate machines, except where Slurm counts a job as running, whatever it says of the node."""
         if spared := self._used([a.node for a in actions if a.node]):
             log(f"a job runs on {', '.join(spared)}: the machine stays")
-        if ids := [a.machine for a in actions if a.machine and a.node not in spared]:
-            self._driver.terminate(ids)
+        ending = [a for a in actions if a.machine and a.node not in spared]
+        if ending:
+            self._driver.terminate([a.machine for a in ending if a.machine])
+            self._memory = self._memory.with_ended(ending)
 
     def _used(self, names: list[str]) -> list[str]:
         """Return those of the nodes that a job runs on."""

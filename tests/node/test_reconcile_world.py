@@ -27,6 +27,24 @@ def test_a_job_runs_and_its_nodes_go(world: World) -> None:
     assert (job.state, job.restarts) == ("COMPLETED", 0)
 
 
+# --- machines that are spared ----------------------------------------------------------------------------
+
+
+def test_a_machine_that_was_spared_is_not_taken_for_ended_by_a_list_without_it(world: World) -> None:
+    """A job is suspended on a node, and one with `--reboot` gets it before the cloud's lists are empty."""
+    suspended = run(world, 1, 1)
+    record = machine(world, suspended)
+    world.slurm.suspend(str(suspended.id))
+    world.slurm.submit(2, 1, reboot=True)
+    world.step(2)
+    assert "the machine stays" in world.story()
+    world.cloud.empty = True
+    world.step(120)
+    world.cloud.empty = False
+    assert "launch debug-0" not in world.story()
+    assert record in world.cloud.living()
+
+
 # --- machines that are lost ------------------------------------------------------------------------------
 
 
