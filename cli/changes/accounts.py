@@ -16,6 +16,7 @@ from cli.hints import hint
 from infra.errors import EXIT_REFUSED, UserError
 from node.accounting.sacctmgr import can_name
 from node.design.model import ClusterDesign
+from node.design.sharing import NORMAL, ROOT
 from node.logs.text import printable
 from node.slurm.fields import ACCOUNTED
 
@@ -23,10 +24,6 @@ _FREE = "accounts-are-free"
 _ASSOCIATION = "association="
 _BEFORE = "accounts-of-before"
 """slurmctld has known accounts. Where there is no accounting now, nobody can ask which."""
-NORMAL = "normal"
-"""The QOS that slurmdbd has from the beginning, and gives to all."""
-ROOT = "root"
-"""The user that slurmdbd has from the beginning, in the account of this name."""
 _NONE = ("", "(null)")
 Held = dict[tuple[str, str], frozenset[str]]
 """(account, user) -> the QOS that the association has; the user of an account's own association is empty."""

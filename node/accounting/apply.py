@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from node.accounting import plan, state
 from node.accounting.plan import Plan, QueuedJob, Record, Wanted, Words
@@ -148,6 +147,6 @@ def read_record(context: Context) -> Record:
 
 
 def write_record(context: Context, record: Record) -> None:
-    content = json.dumps(to_json(replace(record)), sort_keys=True).encode()
+    content = json.dumps(to_json(record), sort_keys=True).encode()
     path = context.path(context.folders.state / FILE)
     files.write(path, content, 0o600, context.slurm_user, durable=True)

@@ -12,14 +12,13 @@ import pwd
 import sys
 from collections.abc import Callable, Iterable
 
+from node.accounting.plan import DEFAULT_DESCRIPTION
 from node.accounting.sacctmgr import Sacctmgr, can_name
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
+from node.bootstrap.vm.users import FIRST_USER, NOBODY
 from node.system import plurals
 
-FIRST_USER, NOBODY = 1000, 65534
-"""System users, below the first, do not submit."""
-DESCRIPTION = "users without an account of their own"
 HISTORY = "now-365days"
 """Who had a job since then was a user before accounts were enforced."""
 HISTORY_SECONDS = 300.0
@@ -49,7 +48,7 @@ def enrol(context: Context, *, is_new: bool) -> None:
     known = sacctmgr.associations()
     names = _local_users(context)
     if account not in {one.account for one in known}:
-        sacctmgr.add_account(account, DESCRIPTION)
+        sacctmgr.add_account(account, DEFAULT_DESCRIPTION)
         names += [] if is_new else _users(context, lambda: _records(context))
     # `apply` adds whom the stack file gives another account.
     elsewhere = {user.name for user in context.settings.design.users if user.account is not None}

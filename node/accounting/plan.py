@@ -15,15 +15,12 @@ from dataclasses import dataclass, replace
 
 from node.accounting import attributes
 from node.accounting.attributes import ACCOUNT, ASSOCIATION, QOS, Attribute, Values
+from node.accounting.sacctmgr import BATCH, of_cluster
 from node.accounting.state import KnownUser, State
 from node.design.model import ClusterDesign
-from node.design.sharing import Account, Qos
+from node.design.sharing import NORMAL, ROOT, Account, Qos
 
-ROOT, NORMAL = "root", "normal"
-"""The account and the user, and the QOS, that slurmdbd makes itself."""
 NORMAL_DESCRIPTION = "Normal QOS default"
-BATCH = 500
-"""Names in one call."""
 DEFAULT_DESCRIPTION = "users without an account of their own"
 
 Words = tuple[str, ...]
@@ -181,7 +178,7 @@ def plan(
         wanted = replace(wanted, qos={**wanted.qos, NORMAL: own})
     later = _unknown_tres(wanted, state.tres)
     wanted = _without_tres(wanted, later)
-    here = f"cluster={cluster.lower()}"
+    here = of_cluster(cluster)
     changes: list[Words] = []
     said: list[str] = []
     for words, line in (

@@ -29,6 +29,11 @@ class Association(NamedTuple):
     user: str
 
 
+def of_cluster(name: str) -> str:
+    """Return the condition of what belongs to a cluster. Slurm keeps its name in small letters."""
+    return f"cluster={name.lower()}"
+
+
 def can_name(name: str) -> bool:
     """Return whether sacctmgr can be told the name of a user."""
     return name.isprintable() and not SEPARATORS & set(name) and not name.startswith("-")
@@ -44,12 +49,7 @@ class Sacctmgr:
 
     def __init__(self, run: Run, cluster: str) -> None:
         self._run = run
-        self._cluster = cluster
-
-    @property
-    def here(self) -> str:
-        """The condition of what belongs to this cluster. Slurm keeps its name in small letters."""
-        return f"cluster={self._cluster.lower()}"
+        self.here = of_cluster(cluster)
 
     def read(self, what: str, columns: Sequence[str], *where: str) -> list[tuple[str, ...]]:
         """Return the rows of `sacctmgr list`, each with a text for each column.
@@ -67,16 +67,15 @@ class Sacctmgr:
 
     def associations(self) -> list[Association]:
         """Return the cluster's associations. One that is for a partition appears as if for all."""
-        rows = self.read("association", ("account", "user"), f"cluster={self._cluster}")
+        rows = self.read("association", ("account", "user"), self.here)
         return [Association(account, user) for account, user in rows]
 
     def add_account(self, name: str, description: str) -> None:
         """Add an account below root."""
-        where = f"cluster={self._cluster}"
-        self.write("add", "account", name, where, f"description={description}", f"organization={name}")
+        self.write("add", "account", name, self.here, f"description={description}", f"organization={name}")
 
     def add_users(self, account: str, users: Sequence[str]) -> None:
         """Add users to an account, which is the default account of those who have had none."""
         for start in range(0, len(users), BATCH):
             names = ",".join(users[start : start + BATCH])
-            self.write("add", "user", names, f"cluster={self._cluster}", f"account={account}")
+            self.write("add", "user", names, self.here, f"account={account}")

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 DEFAULT_ACCOUNT = "users"
+ROOT, NORMAL = "root", "normal"
+"""The account with its user, and the QOS, that slurmdbd has from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)

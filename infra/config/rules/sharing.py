@@ -10,9 +10,8 @@ from infra.config.fields import time_limit_seconds
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.sharing import AccountConfig, QosConfig, UserConfig
+from node.design.sharing import NORMAL, ROOT
 
-ROOT, NORMAL = "root", "normal"
-"""The account and the QOS that Slurm makes itself."""
 LISTS = ("accounts", "qos")
 PARTITION_KEYS = ("allow_accounts", "allow_qos", "qos")
 WITH_ACCOUNTING = "nothing without accounting, which keeps accounts, users and QOS"

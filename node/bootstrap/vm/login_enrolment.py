@@ -16,8 +16,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path, PurePath
 
-from node.accounting.enrolment import FIRST_USER, NOBODY
 from node.bootstrap.context import Context
+from node.bootstrap.vm.users import FIRST_USER, NOBODY
 from node.slurm import environment
 from node.system import files
 

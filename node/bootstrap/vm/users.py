@@ -11,8 +11,8 @@ from node.bootstrap.context import Context
 from node.design.sharing import of_machines
 from node.system import files
 
-FIRST_USER = 1000
-NOBODY = 65534
+FIRST_USER, NOBODY = 1000, 65534
+"""System users, below the first, neither log in nor submit."""
 KEY = "id_slurm_stacks"
 KEY_SECONDS = 20.0
 CLIENT = "etc/ssh/ssh_config.d/slurm-stacks.conf"
