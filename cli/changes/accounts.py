@@ -110,7 +110,7 @@ def _of_stack(name: str, design: ClusterDesign) -> Iterable[tuple[str, frozenset
     """Yield the accounts, and their QOS, that the stack file gives a user."""
     qos_of = {account.name: frozenset(account.qos) for account in design.accounts}
     for user in (user for user in design.users if user.name == name):
-        for account in (user.account or design.slurm.default_account, *user.accounts):
+        for account in user.all_accounts(design.slurm.default_account):
             yield account, frozenset(user.qos) | qos_of.get(account, frozenset())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -103,24 +103,20 @@ def _owners(key: str, name: str, before: Mapping[str, Any], old: ClusterDesign) 
     elif key == "qos":
         yield Owner(qos=name)
     else:
-        for account in _accounts(before[name], old):
+        for account in before[name].all_accounts(old.slurm.default_account):
             # Everybody may stay in the default account.
             if account != old.slurm.default_account:
                 yield Owner(account, name)
 
 
-def _accounts(user: Any, design: ClusterDesign) -> Sequence[str]:
-    return (user.account or design.slurm.default_account, *user.accounts)
-
-
 def _lost_accounts(old: ClusterDesign, new: ClusterDesign) -> list[Owner]:
     """Return the accounts that users lose who stay, unless the account itself goes."""
-    after = {user.name: user for user in new.users}
+    after = {user.name: user.all_accounts(new.slurm.default_account) for user in new.users}
     left = {account.name for account in new.accounts} | {new.slurm.default_account}
     return [
         Owner(account, user.name)
         for user in old.users
         if user.name in after
-        for account in _accounts(user, old)
-        if account in left and account not in _accounts(after[user.name], new)
+        for account in user.all_accounts(old.slurm.default_account)
+        if account in left and account not in after[user.name]
     ]

@@ -154,9 +154,9 @@ def wanted(design: ClusterDesign, owner: str) -> Wanted:
     accounts.setdefault(default, attributes.of_account(Account(default, DEFAULT_DESCRIPTION)))
     associations, users = {}, {}
     for user in design.users:
-        own = user.account or default
-        users[user.name] = KnownUser(own, user.admin_level)
-        for account in dict.fromkeys((own, *user.accounts)):
+        own = dict.fromkeys(user.all_accounts(default))
+        users[user.name] = KnownUser(next(iter(own)), user.admin_level)
+        for account in own:
             associations[account, user.name] = attributes.of_user(user)
     qos = {level.name: attributes.of_qos(level) for level in design.qos}
     exclusive = design.slurm.exclusive_accounts

@@ -81,6 +81,14 @@ class User:
     ssh_keys: tuple[str, ...] = ()
     sudo: bool = False
 
+    def all_accounts(self, default_account: str) -> tuple[str, ...]:
+        """Return the accounts of the user; that of jobs which name none is the first.
+
+        Args:
+            default_account: The cluster's.
+        """
+        return (self.account or default_account, *self.accounts)
+
 
 def of_machines(users: Iterable[User]) -> list[User]:
     """Return the users whom the stack makes on its machines."""

@@ -162,6 +162,8 @@ class Clashes:
     def __init__(self, users: Sequence[User], known: Known, shared: str) -> None:
         self._known = known
         self._group_names = {gid: name for name, gid in known.groups.items()}
+        former = {uid: name for name, uid in known.made.items()}
+        self._user_names = former | {entry.uid: name for name, entry in known.accounts.items()}
         found = {user.name: self._of_user(user, shared) for user in users}
         groups = {name: self._of_group(name, gid) for name, gid in sorted(numbered_groups(users).items())}
         self._users = {name for name, line in found.items() if line}
@@ -186,9 +188,7 @@ class Clashes:
             return f"the id here is {uid}, and the stack file says {user.id}"
         if have is not None and have.home != f"{shared}/{user.name}":
             return f"there is a user of this name, whose home is {have.home}"
-        names = {entry.uid: name for name, entry in known.accounts.items()}
-        former = {number: name for name, number in known.made.items()}
-        other = names.get(user.id) or former.get(user.id, user.name)
+        other = self._user_names.get(user.id, user.name)
         if other != user.name:
             left = ", who has left the stack file" if other in known.made else ""
             return f"the id {user.id} is that of {other}{left}"
