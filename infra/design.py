@@ -120,14 +120,12 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
     benchmark = config.benchmark
     if benchmark is None or not _trains(config):
         return None
-    partition = next(
-        (p for p in design.partitions if p.name == benchmark.partition),
-        next(p for p in design.partitions if p.default),
-    )
+    named = [p for p in design.partitions if p.slurm_name == benchmark.partition]
+    partition = (named or [p for p in design.partitions if p.default])[0]
     devices = partition.usable_gpus
     return model.BenchmarkDesign(
         script=benchmark.script,
-        partition=partition.name,
+        partition=partition.slurm_name,
         nodes=benchmark.nodes,
         gpus_per_node=devices if benchmark.gpus_per_node is None else benchmark.gpus_per_node,
         epochs=benchmark.epochs,
@@ -246,7 +244,15 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[Mount, ...]) -> tu
 def _partitions(config: StackConfig, facts: Catalog) -> tuple[model.Partition, ...]:
     partitions = config.cluster.partitions
     chosen = next((p.name for p in partitions if p.default), partitions[0].name)
-    return tuple(_partition(config, facts, p, default=p.name == chosen) for p in partitions)
+    return tuple(
+        replace(
+            _partition(config, facts, group, default=p.name == chosen),
+            pool=group.name.removeprefix(f"{p.name}-") if p.pools else None,
+            mixed=p.mixed,
+        )
+        for p in partitions
+        for group in p.by_pool()
+    )
 
 
 def _partition(

@@ -163,7 +163,7 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
         section, part, was = before.get(name, ("", "", None))
         section, part, will = after.get(name, (section, part, None))
         if was is None or will is None:
-            changes.append(_whole(section, part, was is None, will or was))
+            changes.append(_whole(section, part, was is None, will or was, new))
         else:
             changes += _fields(section, part, was, will, rules)
     changes += _renumbered(old, new)
@@ -341,23 +341,28 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
     for host in design.hosts:
         section = "controller" if host.role == "controller" else "login"
         by_name[f"host {host.name}"] = (section, host.name, host)
-    by_name |= {f"partition {p.name}": ("partitions", f"partition {p.name}", p) for p in design.partitions}
+    for p in design.partitions:
+        name = f"partition {p.name}" if p.pool is None else f"pool {p.name}"
+        by_name[name] = ("partitions", name, p)
     by_name |= {f"mount {m.path}": ("storage", m.path, m) for m in design.mounts}
     return by_name
 
 
-def _whole(section: str, part: str, added: bool, which: Any) -> Change:
+def _whole(section: str, part: str, added: bool, which: Any, new: ClusterDesign) -> Change:
     """Return the change for a part that is added or removed.
 
     Args:
         which: The part itself.
+        new: The design from the stack file.
     """
     words = WHOLE[::-1] if added else WHOLE
     if section == "partitions":
         kind = Kind.LIVE if added else Kind.ENDS
         gone = frozenset() if added else frozenset(which.nodes())
-        name = part.removeprefix("partition ")
-        return Change("partitions.name", part, kind, *words, partition=name, gone=gone)
+        name = which.slurm_name
+        # Waiting jobs of a partition that stays get nodes of other pools.
+        nodes = gone if name in new.slurm_partitions() else frozenset()
+        return Change("partitions.name", part, kind, *words, partition=name, nodes=nodes, gone=gone)
     if section == "login":
         return Change("login.count", part, Kind.LIVE, *words)
     if section == "storage":
@@ -405,10 +410,11 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
                 continue  # the change of the kind says it already
             else:
                 kind = rules.mount(was, name, kind)
-        partition = was.name if section == "partitions" else None
+        partition = was.slurm_name if section == "partitions" else None
         detail = SPELLING.get(path, name) if len(row.fields) > 1 else ""
         gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
-        yield Change(key, part, kind, *texts(old, new), note, partition, detail, gone)
+        nodes = gone if gone and was.pool is not None else frozenset()
+        yield Change(key, part, kind, *texts(old, new), note, partition, detail, nodes, gone=gone)
 
 
 def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -40,6 +40,9 @@ BENCHMARK: dict[str, Effect] = {
 WHOSE: Mapping[Provider, str] = {"aws": "Google Cloud's", "gcp": "AWS's", "local": "the clouds'"}
 """Provider -> whose a key is that it does not use."""
 _DIRECTORY = re.compile(r"^storage\.(home|apps|scratch|state)\.")
+_POOL = re.compile(r"^partitions\.pools\.")
+POOL_KEYS = {"partitions.pools": "partitions.name", "partitions.pools.max": "partitions.nodes.max"}
+"""Keys of pools that have another name in a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,11 @@ def effects() -> dict[str, Effect]:
 
 
 def of_table(key: str) -> str:
-    """Return a key as the tables name it: one name stands for all directories."""
-    return _DIRECTORY.sub("storage.*.", key)
+    """Return a key as the tables name it.
+
+    One name stands for all directories, and a pool's key for the partition's of the same name.
+    """
+    return POOL_KEYS.get(key) or _POOL.sub("partitions.", _DIRECTORY.sub("storage.*.", key))
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Effect | None]]:

@@ -6,6 +6,7 @@ Its larger sections are modules of their own: `network`, `hosts`, `partitions`, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -313,6 +314,16 @@ class ClusterConfig(Section):
             return False
         chosen = self.controller.state
         return bool(self.slurm.accounting) if chosen is None else chosen == "kept"
+
+    def groups(self) -> Iterator[tuple[tuple[str | int, ...], PartitionConfig]]:
+        """Yield each kind of nodes, and its location in the cluster's section.
+
+        It is each pool, named as its nodes are, and each partition without pools.
+        """
+        for index, partition in enumerate(self.partitions):
+            for number, group in enumerate(partition.by_pool()):
+                pool: tuple[str | int, ...] = ("pools", number) if partition.pools else ()
+                yield ("partitions", index, *pool), group
 
     def has_process_machines(self) -> bool:
         """Return whether machines are process trees of this machine."""

@@ -226,8 +226,7 @@ def needs(cluster: ClusterConfig, facts: Catalog) -> Iterator[tuple[str, Locatio
         yield "image_builder" if aws else "google_bake", ("image", "bake")
     if aws and cluster.access.mode in (None, "ssm"):
         yield "session_manager", ("access", "mode")
-    for index, partition in enumerate(cluster.partitions):
-        at: Location = ("partitions", index)
+    for at, partition in cluster.groups():
         machine = facts.instance_type(partition.instance_type)
         built_in = machine.accelerator if machine is not None else None
         if partition.image is not None:

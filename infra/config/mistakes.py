@@ -33,6 +33,7 @@ OTHER_WORDS = {"machine": "instance_type", "machine_type": "instance_type"}
 """What users write for a key, such as a cloud's word -> the key. What only other tools call so is in
 `infra.config.foreign_keys`."""
 NO_SECRET = "a value that is no secret: the cluster's users and whoever sees the stack can read it"
+POOLS = "partitions[].pools[]"
 MOST_PLACES = 4
 """A key that is known at more places than these is not pointed to."""
 
@@ -223,7 +224,8 @@ def _places(model: type[BaseModel]) -> dict[str, list[str]]:
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
             for key, field in kind.model_fields.items():
                 below = f"{path}.{key}" if path else key
-                paths.setdefault(key, []).append(below)
+                if path != POOLS and not path.startswith(f"{POOLS}."):  # their keys are the partition's
+                    paths.setdefault(key, []).append(below)
                 look(field.annotation, below)
 
     look(model, "")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from infra.config.fields import (
     CPU_PLATFORM,
@@ -62,6 +62,7 @@ class GcpPartition(Section):
 
 
 MOST_NODES = 5000
+MOST_POOLS = 16
 
 
 class AcceleratorConfig(Section):
@@ -131,14 +132,77 @@ class LocalPartition(Section):
     )
 
 
+class PoolConfig(Section):
+    """A pool of a partition: equal nodes, named <partition>-<pool>-0, and so on.
+
+    What a pool does not say is the partition's. A change of a key does what it does in a partition.
+    """
+
+    name: Name = Field(description="Small letters, digits, hyphens, e.g. spot, ondemand.")
+    instance_type: str | None = Field(None, description="Instance type.")
+    accelerator: AcceleratorConfig | None = Field(None, description="Accelerators of a node.")
+    spot: bool | None = Field(None, description="Spare capacity at a discount.")
+    max: int | None = Field(
+        None, ge=1, le=MOST_NODES, description="The most nodes; by default the partition's nodes.max."
+    )
+    zones: Zones | None = Field(None, description="Zones for these nodes.")
+    reservation: Reservation = Field(None, description="Reserved capacity.")
+    aws: AwsPartition | None = Field(
+        None, description="Settings that only AWS has, instead of the partition's."
+    )
+    gcp: GcpPartition | None = Field(
+        None, description="Settings that only Google Cloud has, instead of the partition's."
+    )
+    local: LocalPartition | None = Field(
+        None, description="Settings that only the local stack has, instead of the partition's."
+    )
+
+
+def _schema(schema: dict[str, Any]) -> None:
+    """Say in the JSON Schema that the pools may name the instance types."""
+    schema["required"].remove("instance_type")
+    schema["if"], schema["then"] = {"not": {"required": ["pools"]}}, {"required": ["instance_type"]}
+
+
+SHARED_KEYS = tuple(
+    PoolConfig.model_fields.keys()
+    & {
+        "instance_type",
+        "accelerator",
+        "spot",
+        "zones",
+        "reservation",
+        "aws",
+        "gcp",
+        "local",
+    }
+)
+"""The keys that a pool may have instead of its partition."""
+
+
 class PartitionConfig(Section):
-    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, and so on."""
+    """A Slurm partition of equal nodes, named <partition>-0, <partition>-1, and so on.
+
+    With `pools` it has several kinds of nodes, named <partition>-<pool>-0, and so on.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_schema)
 
     name: Annotated[
-        Name, effect(Outcome(Kind.LIVE, "removing one ends the jobs on its nodes"), design=())
+        Name,
+        effect(Outcome(Kind.LIVE, "removing one ends the jobs on its nodes"), design=("partitions.pool",)),
     ] = Field(description="Small letters, digits, hyphens. Job scripts name it.")
     instance_type: Annotated[str, effect(Kind.RENEWED)] = Field(
         description="Instance type, e.g. c4.2xlarge, n1-standard-2, local.small."
+    )
+    pools: list[PoolConfig] = Field(
+        default_factory=list,
+        max_length=MOST_POOLS,
+        description="Kinds of nodes, in the order in which they are wanted, e.g. spot first; each key that a "
+        "pool leaves out is the partition's. A job gets its nodes from one pool.",
+    )
+    mixed: Annotated[bool, effect(Kind.LIVE)] = Field(
+        False, description="Whether a job may have nodes of several pools at once."
     )
     accelerator: Annotated[AcceleratorConfig | None, effect(Kind.RENEWED)] = Field(
         None, description="Accelerators of a node; null on AWS: those of the instance type."
@@ -217,6 +281,32 @@ class PartitionConfig(Section):
     local: Annotated[LocalPartition | None, effect(local=Kind.LIVE, design=("partitions.price_hour",))] = (
         Field(None, description="Settings that only the local stack has.")
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_first_pool(cls, given: Any) -> Any:
+        """Take the first pool's instance type where the partition names none."""
+        if not isinstance(given, dict) or "instance_type" in given:
+            return given
+        pools = given.get("pools")
+        first = pools[0] if isinstance(pools, list) and pools else None
+        kind = first.get("instance_type") if isinstance(first, dict) else None
+        return {**given, "instance_type": kind} if isinstance(kind, str) else given
+
+    def by_pool(self) -> list[PartitionConfig]:
+        """Return a partition for each pool, named as its nodes are; the partition itself if it has none.
+
+        Static nodes are the first pool's.
+        """
+        return [self._of_pool(pool, first=not index) for index, pool in enumerate(self.pools)] or [self]
+
+    def _of_pool(self, pool: PoolConfig, *, first: bool) -> PartitionConfig:
+        own = {key: value for key in SHARED_KEYS if (value := getattr(pool, key)) is not None}
+        most = self.nodes.max if pool.max is None else pool.max
+        nodes = NodesConfig(min=self.nodes.min if first else 0, max=most)
+        return self.model_copy(
+            update={**own, "name": f"{self.name}-{pool.name}", "nodes": nodes, "pools": []}
+        )
 
     def reservations(self) -> tuple[str, ...]:
         """Return the reservations. A launch template names a single one by its id, without its owner."""

@@ -111,9 +111,15 @@ class GcpPartition:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A Slurm partition of equal nodes, named `<name>-0` … `<name>-<max-1>`.
+    """A Slurm partition of equal nodes, or one of its pools. Nodes are named `<name>-0` … `<name>-<max-1>`.
+
+    A partition with several pools is as many of these, in the order in which they are wanted. What the
+    elastic daemon and the drivers do is by pool, as each has machines of its own. Slurm knows the whole, by
+    `slurm_name`.
 
     Attributes:
+        pool: The pool's name, with which `name` ends; `None` means that the partition is one.
+        mixed: Whether a job may have nodes of several of its partition's pools.
         memory_mib: Slurm's RealMemory, which is below what the machine reports.
         max: How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all.
         placement: none | cluster
@@ -161,8 +167,15 @@ class Partition:
     open_metadata: bool = False
     sockets: int = 1
     tmp_disk_mib: int = 0
+    pool: str | None = None
+    mixed: bool = False
     aws: AwsPartition = field(default_factory=AwsPartition)
     gcp: GcpPartition = field(default_factory=GcpPartition)
+
+    @property
+    def slurm_name(self) -> str:
+        """The name by which Slurm and its users know the partition."""
+        return self.name if self.pool is None else self.name.removesuffix(f"-{self.pool}")
 
     def nodes(self) -> list[str]:
         return [f"{self.name}-{i}" for i in range(self.max)]
@@ -427,7 +440,24 @@ class ClusterDesign:
         return list(dict.fromkeys(source for source in sources if source.startswith(scheme)))
 
     def partition(self, name: str) -> Partition:
-        return next(p for p in self.partitions if p.name == name)
+        """Return a partition, or a pool, by its name; of a partition with pools the first one."""
+        exact = next((p for p in self.partitions if p.name == name), None)
+        return exact or self.pools_of(name)[0]
+
+    def slurm_partitions(self) -> dict[str, tuple[Partition, ...]]:
+        """Return the name of each of Slurm's partitions -> its pools, in the order of the stack file."""
+        pools: dict[str, tuple[Partition, ...]] = {}
+        for partition in self.partitions:
+            pools[partition.slurm_name] = (*pools.get(partition.slurm_name, ()), partition)
+        return pools
+
+    def pools_of(self, name: str) -> tuple[Partition, ...]:
+        """Return the pools of one of Slurm's partitions.
+
+        Raises:
+            KeyError: There is no partition of this name.
+        """
+        return self.slurm_partitions()[name]
 
     def partition_of(self, node: str) -> Partition | None:
         """Return the partition of a node; `None` for a name that is not in the design."""
@@ -439,7 +469,7 @@ class ClusterDesign:
     def nodes_of(self, names: str) -> frozenset[str]:
         """Return the nodes of partitions, whose names are joined by commas as in a job's."""
         wanted = names.split(",")
-        return frozenset(node for p in self.partitions if p.name in wanted for node in p.nodes())
+        return frozenset(node for p in self.partitions if p.slurm_name in wanted for node in p.nodes())
 
     def static_nodes(self) -> frozenset[str]:
         """Return the nodes of all partitions that are always up."""

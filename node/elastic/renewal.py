@@ -139,7 +139,7 @@ class Renewal:
     def _partitions_of(self, nodes: frozenset[str]) -> list[str]:
         """Return the partitions with any of these nodes, also those that people have created."""
         shown = runtime.shown_partitions(self._control.show_partitions())
-        designed = {p.name for p in self._design.partitions if not nodes.isdisjoint(p.nodes())}
+        designed = {p.slurm_name for p in self._design.partitions if not nodes.isdisjoint(p.nodes())}
         return sorted(
             designed | {n for n, options in shown.items() if not nodes.isdisjoint(runtime.nodes_of(options))}
         )

@@ -81,7 +81,7 @@ class RuntimeChanges:
             self._started = started
             shown = self._shown(config, math.inf if before_start else since)
             # During a start, and where it fails, slurmctld knows no partition at all.
-            if not shown.partitions.keys() & {p.name for p in self._settings.design.partitions}:
+            if not shown.partitions.keys() & self._settings.design.slurm_partitions().keys():
                 return
             record = self._compared(shown, before, marked)
             if not current:
@@ -100,7 +100,7 @@ class RuntimeChanges:
             before = configure.read_changes(self._state) or runtime.Record()
             marked = self._marked()
             shown = runtime.shown_partitions(self._control.show_partitions())
-            if shown.keys() & {p.name for p in self._settings.design.partitions}:
+            if shown.keys() & self._settings.design.slurm_partitions().keys():
                 now = self._compared(runtime.Designed(shown, {}, {}), before, marked)
                 changed = replace(before, own=now.own, partitions=now.partitions, closed=now.closed)
                 self._write(changed, before)

@@ -10,7 +10,7 @@ Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults, req
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from node.accounting.sacctmgr import can_name
@@ -81,10 +81,15 @@ def render(
     sections = own_settings.merged(sections, settings.design.slurm.settings)
     sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
-    partitions = settings.design.partitions
-    parts.append("\n".join(line for p in partitions for line in _node_lines(settings, p, lines, kept)))
+    partitions = settings.design.slurm_partitions()
     parts.append(
-        "\n".join(_partition(settings.design, p, p.name not in lines.closed, kept) for p in partitions)
+        "\n".join(line for p in settings.design.partitions for line in _node_lines(settings, p, lines, kept))
+    )
+    parts.append(
+        "\n".join(
+            _partition(settings.design, pools, name not in lines.closed, kept)
+            for name, pools in partitions.items()
+        )
     )
     parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
     files = {
@@ -153,7 +158,10 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
         for key, value in section
     }
     return runtime.Designed(
-        {p.name: runtime.partition(dict(_partition_options(settings.design, p))) for p in partitions},
+        {
+            name: runtime.partition(dict(_partition_options(settings.design, pools)))
+            for name, pools in settings.design.slurm_partitions().items()
+        },
         {
             node: fields
             for p in partitions
@@ -469,8 +477,10 @@ def _node_runs(
 ) -> Iterator[tuple[list[str], Hardware, int]]:
     """Yield neighbours with the same hardware and the same weight."""
     static, every = partition.static_nodes(), partition.nodes()
-    # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money.
-    for members, weight in ((static, 1), (every[len(static) :], 10)):
+    # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money, and a
+    # partition's pools are wanted in their order.
+    later = settings.design.pools_of(partition.slurm_name).index(partition)
+    for members, weight in ((static, 1), (every[len(static) :], 10 * (1 + later))):
         for group, hardware in lines.groups(members, Hardware.of(partition)):
             yield group, hardware, weight
 
@@ -503,15 +513,17 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
         yield _line(options)
 
 
-def _partition_options(design: ClusterDesign, partition: Partition) -> Options:
+def _partition_options(design: ClusterDesign, pools: Sequence[Partition]) -> Options:
+    """Return the options of a partition, which all of its pools share but for the nodes."""
+    partition = pools[0]
     options = [
-        ("PartitionName", partition.name),
-        ("Nodes", fold(partition.nodes())),
+        ("PartitionName", partition.slurm_name),
+        ("Nodes", fold([node for pool in pools for node in pool.nodes()])),
         ("Default", "YES" if partition.default else "NO"),
         ("MaxTime", partition.time_limit),
         ("OverSubscribe", "EXCLUSIVE" if partition.exclusive else "NO"),
         # Otherwise a job that requests no memory would get all memory of its node.
-        ("DefMemPerCPU", partition.memory_mib // partition.cpus),
+        ("DefMemPerCPU", min(pool.memory_mib // pool.cpus for pool in pools)),
         *sharing_conf.of_partition(design, partition),
         ("State", "UP"),
     ]
@@ -520,10 +532,13 @@ def _partition_options(design: ClusterDesign, partition: Partition) -> Options:
     return runtime.replaced(kept, partition.settings.items())
 
 
-def _partition(design: ClusterDesign, partition: Partition, in_service: bool, kept: runtime.Kept) -> str:
-    changes = runtime.lines(kept.partitions.get(partition.name, {}))
+def _partition(
+    design: ClusterDesign, pools: Sequence[Partition], in_service: bool, kept: runtime.Kept
+) -> str:
+    partition = pools[0]
+    changes = runtime.lines(kept.partitions.get(partition.slurm_name, {}))
     own = [(key, own_settings.spelled(value)) for key, value in partition.settings.items()]
-    options = runtime.replaced(runtime.replaced(_partition_options(design, partition), own), changes)
+    options = runtime.replaced(runtime.replaced(_partition_options(design, pools), own), changes)
     if not in_service:
         options = runtime.replaced(options, [("State", "DOWN")])
     return " ".join(f"{key}={value}" for key, value in options)
@@ -531,7 +546,7 @@ def _partition(design: ClusterDesign, partition: Partition, in_service: bool, ke
 
 def _own_partitions(design: ClusterDesign, lines: Lines, kept: runtime.Kept) -> Iterator[str]:
     """Yield the partitions that people have created. None may start a job where the stack file's may not."""
-    closed = {node for p in design.partitions if p.name in lines.closed for node in p.nodes()}
+    closed = {node for p in design.partitions if p.slurm_name in lines.closed for node in p.nodes()}
     for name, fields in kept.own.items():
         options: Options = [
             ("PartitionName", runtime.spelled(name)),

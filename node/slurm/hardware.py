@@ -186,7 +186,9 @@ def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record
     free, seen = _renewal(lib)
     kept = {node: hardware for node, hardware in kept.items() if node not in free}
     looked_at = (seen | frozenset(before.seen if before is not None else ())) & kept.keys()
-    closed = {p.name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())}
+    closed = {
+        p.slurm_name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())
+    }
     deviation = Lines(kept, frozenset(closed))
     values = [
         Line(fold(group), hardware)

@@ -34,13 +34,15 @@ class Given:
     @staticmethod
     def of(settings: Settings) -> Given:
         design = settings.design
-        lines = {p.name: dict(p.settings) for p in design.partitions if p.settings}
+        lines = {p.slurm_name: dict(p.settings) for p in design.partitions if p.settings}
         return Given(dict(design.slurm.settings), lines)
 
     def put_in(self, settings: Settings) -> Settings:
         """Return the settings with these options instead of their own."""
         design = settings.design
-        partitions = tuple(replace(p, settings=self.partitions.get(p.name, {})) for p in design.partitions)
+        partitions = tuple(
+            replace(p, settings=self.partitions.get(p.slurm_name, {})) for p in design.partitions
+        )
         slurm = replace(design.slurm, settings=self.slurm)
         return replace(settings, design=replace(design, slurm=slurm, partitions=partitions))
 

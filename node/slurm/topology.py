@@ -1,8 +1,11 @@
 """Renders topology.conf, which tells Slurm which nodes are close together. The code is pure.
 
 A place is a node's path in the cloud's network: the network nodes above its machine, the widest first. Only
-machines that run have one. Every node is under exactly one leaf switch and every switch is under one root, so
-a job may have any nodes: Slurm never gives a job nodes that no switch joins.
+machines that run have one. Every node is under exactly one leaf switch.
+
+Slurm never gives a job nodes that no switch joins. Each pool of a partition has a switch of its own that none
+joins with others, so a job's nodes are all of one pool. All other nodes are under one root, so a job may have
+any of them.
 
 Slurm's traps (docs/internals/slurm_traps.md): missing-topology.
 """
@@ -13,10 +16,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, Partition
 from node.slurm.hostlist import fold
 from node.system import foreign
 
@@ -25,6 +29,8 @@ FILE = "topology.conf"
 RECORD = "places.json"
 """The file of the elastic daemon's folder with the places by which Slurm chooses nodes now."""
 ROOT = "cluster"
+POOL = "pool"
+"""The root of a pool's nodes is `pool.<partition>-<pool>`."""
 UNKNOWN = "unplaced"
 """Nodes of unknown place are below the leaf `unplaced.<partition>`. No other switch has a name like this."""
 DIGEST = 8
@@ -35,8 +41,8 @@ Place = tuple[str, ...]
 
 
 def wanted(design: ClusterDesign) -> bool:
-    """Return whether some partition's nodes are chosen by their places."""
-    return any(partition.topology for partition in design.partitions)
+    """Return whether nodes are chosen by their places or by their pools."""
+    return bool(_pools(design)) or any(partition.topology for partition in design.partitions)
 
 
 def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
@@ -46,36 +52,86 @@ def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
         places: The places of nodes, as far as they are known. Nodes that no partition with `topology` has are
             left out.
     """
-    switches: dict[Place, set[Place]] = {}
-    leaves: dict[Place, list[str]] = {}
-    top: list[tuple[str, list[str]]] = []
-    for partition in design.partitions:
-        unknown = []
-        for node in partition.nodes():
-            place = tuple(filter(None, places.get(node, ()))) if partition.topology else ()
-            if not place:
-                unknown.append(node)
-                continue
-            leaves.setdefault(place, []).append(node)
-            for depth in range(1, len(place)):
-                switches.setdefault(place[:depth], set()).add(place[: depth + 1])
-        if unknown:
-            top.append((f"{UNKNOWN}.{partition.name}", unknown))
-    # A place that is above another one has switches, and a switch has nodes or switches. So its own nodes get
-    # a leaf below it.
-    for place in sorted(leaves.keys() & switches.keys()):
-        leaves[(*place, "")] = leaves.pop(place)
-        switches[place].add((*place, ""))
-    names = _names([*switches, *leaves])
-    widest = sorted({place[:1] for place in (*switches, *leaves)})
-    children = [*(names[place] for place in widest), *(name for name, _ in top)]
-    lines = [f"SwitchName={ROOT} Switches={','.join(children)}"]
-    for place in sorted(switches):
-        below = ",".join(names[child] for child in sorted(switches[place]))
-        lines.append(f"SwitchName={names[place]} Switches={below}")
-    lines += [f"SwitchName={names[place]} Nodes={fold(leaves[place])}" for place in sorted(leaves)]
-    lines += [f"SwitchName={name} Nodes={fold(nodes)}" for name, nodes in top]
-    return "".join(f"{line}\n" for line in lines)
+    pools = _pools(design)
+    trees: list[_Tree] = []
+    if joined := [partition for partition in design.partitions if partition not in pools]:
+        trees.append(_Tree.of(ROOT, joined, places))
+    # From 23.11 on Slurm takes the pool whose nodes have the lowest weight. Former releases take the one that
+    # stands last here.
+    trees += [_Tree.of(f"{POOL}.{pool.name}", [pool], places) for pool in reversed(pools)]
+    names = _names([place for tree in trees for place in (*tree.switches, *tree.leaves)])
+    return "".join(f"{line}\n" for tree in trees for line in tree.lines(names))
+
+
+def _pools(design: ClusterDesign) -> list[Partition]:
+    """Return the pools that share a partition and whose nodes no job may have together."""
+    return [
+        pool
+        for pools in design.slurm_partitions().values()
+        if len(pools) > 1 and not pools[0].mixed
+        for pool in pools
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The switches that one root joins.
+
+    Attributes:
+        switches: Place -> the places below it.
+        leaves: Place -> its nodes.
+        unknown: Name of a leaf of nodes whose place is not known -> the nodes.
+    """
+
+    root: str
+    switches: dict[Place, set[Place]]
+    leaves: dict[Place, list[str]]
+    unknown: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, root: str, partitions: Sequence[Partition], places: Mapping[str, Place]) -> _Tree:
+        """Return the tree of the nodes of some partitions."""
+        tree = cls(root, {}, {}, {})
+        for partition in partitions:
+            for node in partition.nodes():
+                place = tuple(filter(None, places.get(node, ()))) if partition.topology else ()
+                if not place:
+                    tree.unknown.setdefault(f"{UNKNOWN}.{partition.name}", []).append(node)
+                    continue
+                # Two trees cannot share a switch.
+                place = place if root == ROOT else (root, *place)
+                tree.leaves.setdefault(place, []).append(node)
+                for depth in range(1, len(place)):
+                    tree.switches.setdefault(place[:depth], set()).add(place[: depth + 1])
+        # A place that is above another one has switches, and a switch has nodes or switches. So its own nodes
+        # get a leaf below it.
+        for place in sorted(tree.leaves.keys() & tree.switches.keys()):
+            tree.leaves[(*place, "")] = tree.leaves.pop(place)
+            tree.switches[place].add((*place, ""))
+        return tree
+
+    def lines(self, names: Mapping[Place, str]) -> Iterator[str]:
+        """Yield the lines of topology.conf.
+
+        Args:
+            names: Place -> the name of its switch.
+        """
+        top = () if self.root == ROOT else (self.root,)
+        if top and not self.switches:
+            (nodes,) = self.unknown.values()
+            yield f"SwitchName={self.root} Nodes={fold(nodes)}"
+            return
+        depth = len(top) + 1
+        widest = {place[:depth] for place in (*self.switches, *self.leaves) if place != top}
+        children = [*(names[place] for place in sorted(widest)), *self.unknown]
+        yield f"SwitchName={self.root} Switches={','.join(children)}"
+        for place in sorted(self.switches.keys() - {top}):
+            below = ",".join(names[child] for child in sorted(self.switches[place]))
+            yield f"SwitchName={names[place]} Switches={below}"
+        for place in sorted(self.leaves):
+            yield f"SwitchName={names[place]} Nodes={fold(self.leaves[place])}"
+        for name, nodes in self.unknown.items():
+            yield f"SwitchName={name} Nodes={fold(nodes)}"
 
 
 def _names(places: Iterable[Place]) -> dict[Place, str]:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from cli.changes import table
+from cli.changes.jobs import Job
 from cli.providers.aws.changes import RULES
 from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
 from infra.effects import Kind
-from node.design.model import AwsSettings, SlurmSettings
+from node.design.model import AwsSettings, Partition, SlurmSettings
 from node.design.sharing import User
 from node.design.storage import Mount
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
@@ -38,6 +39,11 @@ FILESTORE = Mount("/scratch", "filestore", size_gib=1024, deployment="ZONAL")
 )  # fmt: skip
 def test_the_way_that_keeps_files_is_one_that_the_kind_has(mount: Mount, said: str) -> None:
     assert table.way_to_keep(mount).startswith(said)
+
+
+def a_job(nodes: str) -> Job:
+    state = "RUNNING" if nodes else "PENDING"
+    return Job("1", "ann", "train", nodes, state, "", "")
 
 
 def up(**values: Any) -> Any:
@@ -132,3 +138,24 @@ def test_a_user_keeps_the_number_to_which_their_files_belong() -> None:
         "this is not possible: put the old value back:",
         "  user ada: users.id 2001 → 2003: is not possible (the files of ada belong to 2001)",
     ]
+
+
+def test_jobs_of_a_partition_that_gets_pools_wait_on_and_those_on_its_former_nodes_end() -> None:
+    whole = Partition("train", "local.small", 1, 1024, 0, 2)
+    pools = [dataclasses.replace(whole, name=f"train-{name}", pool=name) for name in ("spot", "od")]
+    old = dataclasses.replace(up(), partitions=(whole,))
+    new = dataclasses.replace(old, partitions=tuple(pools))
+    found = table.compare(old, new, RULES)
+    assert [(change.part, change.kind) for change in found] == [
+        ("partition train", Kind.ENDS),
+        ("pool train-spot", Kind.LIVE),
+        ("pool train-od", Kind.LIVE),
+    ]
+    waits, runs, other = (a_job(nodes=nodes) for nodes in ("", "train-1", "other-0"))
+    assert not any(change.costs(waits) or change.costs(other) for change in found)
+    assert [change.costs(runs) for change in found] == [True, False, False]
+    (gone,) = table.compare(new, dataclasses.replace(new, partitions=(pools[1],)), RULES)
+    assert gone.costs(a_job(nodes="train-spot-0")) and not gone.costs(a_job(nodes="train-od-0"))
+    less = dataclasses.replace(pools[0], max=1)
+    (shrunk,) = table.compare(new, dataclasses.replace(new, partitions=(less, pools[1])), RULES)
+    assert shrunk.costs(a_job(nodes="train-spot-1")) and not shrunk.costs(a_job(nodes="train-od-1"))

@@ -316,6 +316,24 @@ def test_partition_lines() -> None:
     assert (found["cpu"]["MaxTime"], found["static"]["MaxTime"]) == ("INFINITE", "1-00:00:00")
 
 
+def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
+    pools = (
+        part("train-spot", 1, 3, pool="spot", spot=True, default=True),
+        part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}),
+    )
+    text = render(settings(partitions=(*pools, part())), (22, 5))["slurm.conf"]
+    weight = {node["NodeName"]: int(node["Weight"]) for node in lines(text, "NodeName")}
+    assert weight == {"train-spot-0": 1, "train-spot-[1-2]": 10, "train-od-[0-1]": 20, "cpu-[0-9]": 10}
+    whole, other = lines(text, "PartitionName")
+    assert (whole["PartitionName"], whole["Nodes"], whole["Default"]) == (
+        "train",
+        "train-od-[0-1],train-spot-[0-2]",
+        "YES",
+    )
+    assert other["PartitionName"] == "cpu"
+    assert options(text)["TopologyPlugin"] == "topology/tree"
+
+
 def test_a_partition_that_grows_moves_no_others_ports() -> None:
     ours = settings("process")
     before = slurmd_ports(ours)

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.cloud import compute_v1 as gce
@@ -109,6 +110,49 @@ def test_neighbours_share_a_leaf_and_the_rest_is_joined_above() -> None:
         "SwitchName=unplaced.near Nodes=near-[0-1]",
         "SwitchName=unplaced.plain Nodes=plain-[0-1]",
     ]
+
+
+def pooled(**more: Any) -> list[Partition]:
+    return [
+        Partition(f"train-{name}", "m5.large", 2, 1000, 0, 3, pool=name, **more) for name in ("a", "b", "c")
+    ]
+
+
+def test_nothing_joins_the_pools_of_a_partition_and_the_first_one_stands_last() -> None:
+    # slurmctld of 22.05 takes the last one that has room (tests/cluster/test_pools_cluster.py).
+    assert topology.render(doubles.design(*pooled(), PLAIN), {}).splitlines() == [
+        "SwitchName=cluster Switches=unplaced.plain",
+        "SwitchName=unplaced.plain Nodes=plain-[0-1]",
+        "SwitchName=pool.train-c Nodes=train-c-[0-2]",
+        "SwitchName=pool.train-b Nodes=train-b-[0-2]",
+        "SwitchName=pool.train-a Nodes=train-a-[0-2]",
+    ]
+    assert topology.wanted(doubles.design(*pooled(), PLAIN))
+
+
+def test_mixed_pools_and_a_single_one_need_no_switches() -> None:
+    assert not topology.wanted(doubles.design(*pooled(mixed=True), PLAIN))
+    assert not topology.wanted(doubles.design(pooled()[0], PLAIN))
+
+
+@given(PLACES)
+def test_any_places_leave_each_pool_a_tree_of_its_own(places: dict[str, topology.Place]) -> None:
+    pools = pooled(topology=True)
+    for pool, former in zip(pools, (FAR, NEAR, PLAIN), strict=True):
+        own = zip(former.nodes(), pool.nodes(), strict=False)
+        places = places | {mine: places[name] for name, mine in own if name in places}
+    design = doubles.design(*pools, FAR)
+    switches, leaves = read(topology.render(design, places))
+    assert sorted(n for ns in leaves.values() for n in ns) == sorted(
+        n for p in design.partitions for n in p.nodes()
+    )
+    above = {child: name for name, below in switches.items() for child in below}
+    for name, nodes in leaves.items():
+        root = name
+        while root in above:
+            root = above[root]
+        whose = {p.name for node in nodes if (p := design.partition_of(node))}
+        assert whose == {"far"} if root == topology.ROOT else {root} == {f"pool.{p}" for p in whose}, whose
 
 
 class Land:

@@ -203,7 +203,7 @@ class CloudProvider(Provider, KeepsStorage):
         new_head = (*table.NEW_HEAD, Kind.HEAD)
         if heads.CONTROLLER in lost or any(change.kind in new_head for change in differences):
             heads.check_release(cloud, design_up, design, stack.name, say)
-        names = [partition.name for partition in design_up.partitions]
+        names = list(design_up.slurm_partitions())
         way = running.reach(stack, design_up, cloud, "up --replace" if replace else "up")
         checked = decision.check_changes(differences, names, way, say, replace=replace, design=design)
         return dataclasses.replace(checked, lost=lost)

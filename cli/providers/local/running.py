@@ -110,7 +110,7 @@ def check_changes(
         for line in [*(change.line() for change in differences), *table.losses(differences)]:
             say(line)
         return CheckedChanges(anew)  # its jobs end as those of a destroy
-    names = [partition.name for partition in design_up.partitions]
+    names = list(design_up.slurm_partitions())
     checked = decision.check_changes(differences, names, reach, say, replace=replace, design=design)
     return dataclasses.replace(checked, recreate=anew)
 

@@ -109,7 +109,7 @@ def check_budget(c: Context) -> None:
     budget = c.cluster.budget
     if budget.max_usd is None or c.provider == "local":
         return
-    dynamic = [p for p in c.cluster.partitions if p.nodes.max > p.nodes.min]
+    dynamic = [p for _, p in c.groups() if p.nodes.max > p.nodes.min]
     unknown = sorted(
         {p.instance_type for p in dynamic if c.instance_type(p.instance_type) and _price(c, p) is None}
     )

@@ -34,8 +34,7 @@ def check_amazon(c: Context) -> None:
         c.add("name.s3", (*CLUSTER, "name"), c.cluster.name, allowed, "S3 refuses such names of buckets")
     _kms_key(c)
     _nat(c)
-    for index, partition in enumerate(c.cluster.partitions):
-        at = (*CLUSTER, "partitions", index)
+    for at, partition in c.groups():
         _aws_name(c, partition, at)
         if partition.aws is not None and partition.aws.capacity_block:
             _capacity_block(c, partition, at)
@@ -89,7 +88,7 @@ def _nat(c: Context) -> None:
             "true, or nothing, with an existing VPC",
             "its subnets and routes are its owner's, and no NAT gateway is made there: remove nat",
         )
-    for partition in c.cluster.partitions:
+    for _, partition in c.groups():
         machine = c.instance_type(partition.instance_type)
         if partition.aws is not None and partition.aws.efa and machine is not None and machine.efa > 1:
             c.add(

@@ -32,14 +32,21 @@ def check_benchmark(c: Context) -> None:
     partition = _partition(c, benchmark)
     if partition is None:
         return
+    _nodes(c, benchmark, partition)
+    for at, group in c.groups():
+        if at[:3] == _location(c, partition):
+            _on_nodes(c, benchmark, group, at)
+
+
+def _on_nodes(c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig, at: Location) -> None:
+    """Check a training against the nodes of a partition without pools, or of a pool."""
     machine = c.instance_type(partition.instance_type)
     accelerator = partition.accelerator or (machine.accelerator if machine else None)
-    _nodes(c, benchmark, partition)
     if machine is not None:
         _tasks(c, benchmark, partition, machine)
     if accelerator is not None:
         _unused(c, benchmark, partition, accelerator)
-    if machine is not None and c.sound((*_location(c, partition), "accelerator")):
+    if machine is not None and c.sound((*at, "accelerator")):
         _gpus(c, benchmark, partition, accelerator)
 
 
@@ -77,14 +84,20 @@ def _partition(c: Context, benchmark: BenchmarkConfig) -> PartitionConfig | None
 
 
 def _nodes(c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig) -> None:
-    most = partition.nodes.max
+    groups = partition.by_pool()
+    most = sum(g.nodes.max for g in groups) if partition.mixed else max(g.nodes.max for g in groups)
     if benchmark.nodes > most and c.sound((*_location(c, partition), "nodes", "max")):
         c.add(
             "benchmark.too-many-nodes",
             (*BENCHMARK, "nodes"),
             benchmark.nodes,
-            f"at most {most}: partition {partition.name} has no more",
+            f"at most {most}: {_whose(partition)} has no more",
         )
+
+
+def _whose(partition: PartitionConfig) -> str:
+    one = partition.pools and not partition.mixed
+    return f"a pool of partition {partition.name}" if one else f"partition {partition.name}"
 
 
 def _tasks(c: Context, benchmark: BenchmarkConfig, partition: PartitionConfig, machine: InstanceType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from infra.config import placeholders
 from infra.config.cluster import ClusterConfig
 from infra.config.jobs import BenchmarkConfig
 from infra.config.mistakes import Location, Mistake, path_of, shown
-from infra.config.partitions import PartitionConfig
+from infra.config.partitions import PartitionConfig, PoolConfig
 from infra.instance_types.catalog import Catalog, InstanceType
 
 CLUSTER: Location = ("slurm-stacks:cluster",)
 BENCHMARK: Location = ("slurm-stacks:benchmark",)
 
+POOL: Location = (*CLUSTER, "partitions", 0, "pools", 0)
+"""The form of a pool's location."""
 MISSING = "nothing: the key is missing"
 
 
@@ -69,14 +72,37 @@ class Context:
             code: The rule's name. It never changes, and another rule never gets it.
             given: The value. A text that begins with "nothing" is shown without quotes.
         """
+        location = self._given(location)
         if not self.sound(location) or placeholders.stands_at(location, given):
             return
         text = given if isinstance(given, str) and given.startswith("nothing") else shown(given)
-        self.mistakes.append(Mistake(code, path_of(location), text, allowed, advice))
+        mistake = Mistake(code, path_of(location), text, allowed, advice)
+        # Pools share what they do not say themselves.
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
 
     def sound(self, location: Location) -> bool:
         """Return whether the value is the file's: no mistake is at this location, above or below it."""
+        location = self._given(location)
         return all(wrong[: len(location)] != location[: len(wrong)] for wrong in self.broken)
+
+    def groups(self) -> Iterator[tuple[Location, PartitionConfig]]:
+        """Yield each kind of nodes with its location: each pool, and each partition without pools."""
+        for at, group in self.cluster.groups():
+            yield (*CLUSTER, *at), group
+
+    def _given(self, location: Location) -> Location:
+        """Return where the file has the value: what a pool leaves out is its partition's."""
+        if len(location) <= len(POOL) or location[:2] != POOL[:2] or location[3] != "pools":
+            return location
+        index, number, key = location[2], location[4], location[5]
+        pool = self.cluster.partitions[int(index)].pools[int(number)]
+        if key == "nodes":
+            if pool.max is not None:
+                return (*location[:5], "max")
+        elif key in PoolConfig.model_fields and getattr(pool, str(key)) is not None:
+            return location
+        return (*location[:3], *location[5:])
 
     def instance_type(self, name: str) -> InstanceType | None:
         """Return the facts of an instance type, if it is this provider's."""

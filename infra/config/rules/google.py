@@ -40,12 +40,12 @@ def _google_names(c: Context) -> None:
             "a name that neither holds 'google' nor begins with 'goog'",
             "Cloud Storage refuses such names of buckets",
         )
-    for index, partition in enumerate(c.cluster.partitions):
+    for at, partition in c.groups():
         # `login` itself is checked for every cloud.
         if f"{partition.name}-".startswith(HOST_PREFIXES) and partition.name != "login":
             c.add(
                 "partition.name-prefix",
-                (*CLUSTER, "partitions", index, "name"),
+                (*at, "name"),
                 partition.name,
                 f"a name that does not begin with {' or '.join(HOST_PREFIXES)}",
                 "by this name IAM tells nodes from login machines and from those that become images",
@@ -65,7 +65,7 @@ def _google_disks(c: Context) -> None:
         name = resource_of(cluster, path)
         machine = name.removeprefix(f"{cluster}-")
         partition, _, number = machine.rpartition("-")
-        nodes = {partition_config.name for partition_config in c.cluster.partitions}
+        nodes = {group.name for _, group in c.groups()}
         where = (*CLUSTER, "storage", key, *(["path"] if part is not None else []))
         if (
             machine == "controller"
@@ -109,8 +109,8 @@ def _google_network(c: Context) -> None:
 
 def _google_hardware(c: Context) -> None:
     """Refuse disks and processors that the series of a partition's machines does not have."""
-    for index, partition in enumerate(c.cluster.partitions):
-        config, at = partition.gcp, (*CLUSTER, "partitions", index, "gcp")
+    for where, partition in c.groups():
+        config, at = partition.gcp, (*where, "gcp")
         if config is None or c.instance_type(partition.instance_type) is None:
             continue
         series = partition.instance_type.partition("-")[0]
@@ -150,12 +150,12 @@ def _google_reservations(c: Context) -> None:
     Nodes with a placement policy of the cluster's own cannot use it either: a reservation takes only the
     policies that it was made with (slurm-gcp removes its own there, in `update_reservation_props`).
     """
-    for index, partition in enumerate(c.cluster.partitions):
+    for at, partition in c.groups():
         zones = partition.zones if partition.zones is not None else c.cluster.network.zones
         if partition.reservation is not None and len(set(zones)) > 1:
             c.add(
                 "reservation.several-zones",
-                (*CLUSTER, "partitions", index, "reservation"),
+                (*at, "reservation"),
                 partition.reservation,
                 "one zone only: the reservation's",
                 f"nodes may start in {', '.join(zones)}: give this partition one zone",
@@ -163,7 +163,7 @@ def _google_reservations(c: Context) -> None:
         if partition.reservation is not None and partition.placement == "cluster":
             c.add(
                 "reservation.placement",
-                (*CLUSTER, "partitions", index, "placement"),
+                (*at, "placement"),
                 partition.placement,
                 "none with a reservation, which has its machines where they are",
                 f"remove placement; a policy that {partition.reservation} was made with is named by "
@@ -174,7 +174,7 @@ def _google_reservations(c: Context) -> None:
         if partition.reservation is None:
             c.add(
                 "placement-policy.no-reservation",
-                (*CLUSTER, "partitions", index, "gcp", "placement_policy"),
+                (*at, "gcp", "placement_policy"),
                 partition.gcp.placement_policy,
                 "nothing without a reservation: it is the reservation's policy",
                 "write placement: cluster for one of the cluster's own",

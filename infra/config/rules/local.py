@@ -44,7 +44,7 @@ def check_local(c: Context) -> None:
             "0: where machines are processes, the login machine is this machine",
             "remove login:, or write local: {isolation: container}",
         )
-    wanted = sum(-(-p.nodes.max // BLOCK) * BLOCK for p in cluster.partitions)
+    wanted = sum(-(-p.nodes.max // BLOCK) * BLOCK for _, p in c.groups())
     if wanted > MOST_LOCAL_PORTS:
         c.add(
             "local.too-many-ports",
@@ -59,7 +59,7 @@ LOCAL = (*CLUSTER, "local")
 
 
 def check_local_cloud(c: Context) -> None:
-    local, partitions = c.cluster.local, c.cluster.partitions
+    local, partitions = c.cluster.local, [group for _, group in c.groups()]
     if local is None or c.provider != "local":
         return
     static = sum(p.nodes.min for p in partitions)
@@ -71,7 +71,7 @@ def check_local_cloud(c: Context) -> None:
         allowed = f"{devices} or more: the static nodes have that many devices (nodes.min)"
         c.add("local.quota-gpus", (*LOCAL, "quota_gpus"), local.quota_gpus, allowed)
     known = pools((p.name, p.zones or ()) for p in partitions)
-    named = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(partitions)))
+    named = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(c.cluster.partitions)))
     for pool, count in local.capacity.items():
         if named and pool not in known:
             meant = near(pool, known)

@@ -366,17 +366,17 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
     if c.provider == "gcp":
         hosts = 1 + cluster.login.count
         free = {ANY: addresses.free_addresses(cidr, "gcp")}
-        needs = [addresses.Need(p.name, p.nodes.max, frozenset(free)) for p in cluster.partitions]
+        needs = [addresses.Need(p.name, p.nodes.max, frozenset(free)) for _, p in c.groups()]
         return addresses.shortage([addresses.Need(HOSTS, hosts, frozenset(free)), *needs], free)
     parts = addresses.private_parts(cidr)
-    named = list(dict.fromkeys(zone for p in cluster.partitions for zone in _zones_of(c, p)))
+    named = list(dict.fromkeys(zone for _, p in c.groups() for zone in _zones_of(c, p)))
     if len(named) > len(parts):
         return None  # the network is too small for these zones, which has a message of its own
     every = [*named, *(f"{ANY} {number}" for number in range(len(named), len(parts)))]
     free = {zone: addresses.free_addresses(part, "aws") for zone, part in zip(every, parts, strict=True)}
     login = 0 if cluster.access.mode == "ssh" else cluster.login.count
     needs = [addresses.Need("login", login, frozenset(free))] if login else []
-    for partition in cluster.partitions:
+    for _, partition in c.groups():
         zones = _zones_of(c, partition)
         # Neither a placement group nor EFA spans zones.
         if partition.placement == "cluster" or (partition.aws is not None and partition.aws.efa):

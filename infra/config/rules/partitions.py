@@ -63,7 +63,7 @@ def check_partitions(c: Context) -> None:
                 "one default partition",
                 "leave `default` out here",
             )
-        _names(c, partition, at)
+        _pools(c, partition, at)
         if partition.nodes.min > partition.nodes.max:
             c.add(
                 "partition.nodes-order",
@@ -72,8 +72,65 @@ def check_partitions(c: Context) -> None:
                 "min up to max",
                 "max counts static and dynamic nodes together",
             )
+    owners: dict[str, str] = {}
+    for at, group in c.groups():
+        whole = partitions[int(at[2])].name
+        _names(c, group, at)
+        if (other := owners.setdefault(group.name, whole)) != whole:
+            c.add(
+                "partition.nodes-of-pool",
+                (*at, "name"),
+                group.name.removeprefix(f"{whole}-") if "pools" in at else group.name,
+                "names by which no two nodes are called alike",
+                f"nodes of partition {other} are {group.name}-0, too: rename one of them",
+            )
         if c.sound((*CLUSTER, "provider")):
-            _on_provider(c, partition, at)
+            _on_provider(c, group, at)
+
+
+def _pools(c: Context, partition: PartitionConfig, at: Location) -> None:
+    """Check what pools of a partition have in common: a job may get nodes of any of them."""
+    if partition.mixed and len(partition.pools) < 2:
+        c.add("pools.mixed-alone", (*at, "mixed"), True, "true with several pools", "remove it, or add pools")
+    names = [pool.name for pool in partition.pools]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            where = (*at, "pools", number, "name")
+            c.add(
+                "pools.name-twice", where, name, "a name of its own in the partition", "rename one of the two"
+            )
+    first, *others = partition.by_pool()
+    for number, group in enumerate(others, 1):
+        _alike(c, first, group, (*at, "pools", number), partition)
+
+
+def _alike(
+    c: Context, first: PartitionConfig, other: PartitionConfig, at: Location, partition: PartitionConfig
+) -> None:
+    """Check that jobs that fit one pool of a partition fit another one."""
+    one, two = c.instance_type(first.instance_type), c.instance_type(other.instance_type)
+    if one is None or two is None:
+        return
+    name, own = partition.pools[0].name, partition.pools[int(at[-1])].name
+    mine, its = _devices_of(first, one), _devices_of(other, two)
+    if mine != its:
+        key = "instance_type" if other.accelerator is None else "accelerator"
+        allowed = f"the accelerators of pool {name}: {mine}"
+        advice = f"a job that asks for them would fit one pool only (here: {its}): make it another partition"
+        given = other.accelerator.model_dump() if other.accelerator else other.instance_type
+        c.add("pools.accelerators", (*at, key), given, allowed, advice)
+    efa = [bool(group.aws and group.aws.efa) for group in (first, other)]
+    if partition.placement == "cluster" and efa[0] != efa[1]:
+        having, without = (name, own)[:: 1 if efa[0] else -1]
+        allowed = "with placement: cluster, pools that all have EFA, or that all have none"
+        advice = f"{having} has it and {without} has not: a job of several nodes would get EFA by chance"
+        c.add("pools.efa", (*at, "name"), own, allowed, advice)
+
+
+def _devices_of(group: PartitionConfig, machine: InstanceType) -> str:
+    """Return a node's accelerators as text."""
+    chosen = group.accelerator or machine.accelerator
+    return f"{chosen.count} {chosen.type}" if chosen is not None else "none"
 
 
 def _names(c: Context, partition: PartitionConfig, at: Location) -> None:

@@ -86,8 +86,7 @@ def check_platform(c: Context) -> None:
     else:
         (_aws_tags if c.provider == "aws" else _google_labels)(c)
     _groups(c)
-    for index, partition in enumerate(c.cluster.partitions):
-        at = (*CLUSTER, "partitions", index)
+    for at, partition in c.groups():
         if c.provider == "aws":
             _launch_template(c, partition, at)
         if c.provider == "gcp":
@@ -203,9 +202,9 @@ def _groups(c: Context) -> None:
     for name in ("controller", "login"):
         machine = getattr(c.cluster, name)
         groups += [(key, (*CLUSTER, name, key), getattr(machine, key)) for key in _CLOUD_OF]
-    for index, partition in enumerate(c.cluster.partitions):
+    for where, partition in c.groups():
         if partition.aws is not None and c.provider == "aws":
-            at = (*CLUSTER, "partitions", index, "aws", "security_groups")
+            at = (*where, "aws", "security_groups")
             groups.append(("security_groups", at, partition.aws.security_groups))
     if c.cluster.batch is not None:
         groups.append(

@@ -377,7 +377,7 @@ def check_health(c: Context) -> None:
                 "nothing while health.enabled is false",
                 "remove one of them",
             )
-    elif health.enabled and not any(_has_devices(c, p) for p in c.cluster.partitions):
+    elif health.enabled and not any(_has_devices(c, p) for _, p in c.groups()):
         c.add(
             "health.no-devices",
             (*at, "enabled"),

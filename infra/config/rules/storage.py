@@ -307,7 +307,7 @@ def _bucket_of(address: str) -> str:
 
 
 def _local_scratch(c: Context, at: Location) -> None:
-    machines = [c.instance_type(p.instance_type) for p in c.cluster.partitions]
+    machines = [c.instance_type(p.instance_type) for _, p in c.groups()]
     if any(m is None for m in machines) or any(m and _own_disks(m) for m in machines):
         return
     if c.cluster.batch is None:
@@ -398,9 +398,9 @@ def check_performance(c: Context) -> None:
         ((*CLUSTER, "controller"), cluster.controller.gp3, cluster.controller.disk_gib or DISK_GIB),
         ((*CLUSTER, "login"), cluster.login.gp3, cluster.login.disk_gib or DISK_GIB),
     ]
-    for index, partition in enumerate(cluster.partitions):
+    for where, partition in c.groups():
         if partition.aws is not None:
-            at = (*CLUSTER, "partitions", index, "aws")
+            at = (*where, "aws")
             disks.append((at, partition.aws.gp3, partition.disk_gib or DISK_GIB))
     for name in ("home", "apps", "scratch"):
         part = getattr(cluster.storage, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 
 from infra.config.partitions import PartitionConfig
-from infra.config.rules.context import CLUSTER, Context
+from infra.config.rules.context import Context
 
 TOPOLOGY_OF_AWS = (
     "g6e.*", "g7e.*", "hpc6a.48xlarge", "hpc6id.32xlarge", "hpc7a.*", "hpc7g.*", "hpc8a.96xlarge",
@@ -26,12 +26,12 @@ TOPOLOGY_PAGE_OF_GOOGLE = "https://docs.cloud.google.com/compute/docs/instances/
 
 
 def check_topology(c: Context) -> None:
-    for index, partition in enumerate(c.cluster.partitions):
+    for at, partition in c.groups():
         if not partition.topology:
             continue
         if reason := _no_topology(c, partition):
             allowed, advice = reason
-            c.add("topology.unknown", (*CLUSTER, "partitions", index, "topology"), True, allowed, advice)
+            c.add("topology.unknown", (*at, "topology"), True, allowed, advice)
 
 
 def _no_topology(c: Context, partition: PartitionConfig) -> tuple[str, str] | None:

@@ -1,0 +1,94 @@
+"""Pools of partitions: impossible ones are one mistake each; a pool has what its partition says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.config.cluster import ClusterConfig
+from tests.support.stack_parts import Refused, check_refusal, check_sentences, each_refusal
+from tests.support.stack_values import mistakes, values
+
+SPOT = {"name": "spot", "spot": True}
+ONDEMAND = {"name": "ondemand"}
+SMALL = {"instance_type": "local.small"}
+V100 = {"name": "v100", "instance_type": "p3dn.24xlarge"}
+CPUS = {"name": "cpus", "instance_type": "c5.xlarge"}
+
+
+def pools(*given: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"partitions[0].pools": list(given), **more}
+
+
+# stack, changes, path and code of the one mistake
+REFUSED: list[Refused] = [
+    ("local", pools(SPOT, SPOT), "partitions[0].pools[1].name", "pools.name-twice"),
+    ("local", {"partitions[0].mixed": True}, "partitions[0].mixed", "pools.mixed-alone"),
+    ("local", pools(SPOT, {"name": "gpu", "accelerator": {"type": "v100", "count": 1}}),
+     "partitions[0].pools[1].accelerator", "pools.accelerators"),
+    ("aws", pools(V100, CPUS), "partitions[0].pools[1].instance_type", "pools.accelerators"),
+    ("aws", pools({"name": "arm", "instance_type": "c7g.xlarge"}, ONDEMAND),
+     "partitions[0].pools[0].instance_type", "instance-type.arm"),
+    ("aws", pools({**CPUS, "spot": True, "reservation": "cr-0123456789abcdef0"}, ONDEMAND),
+     "partitions[0].pools[0].reservation", "reservation.spot"),
+    ("aws", pools({"name": "a", "instance_type": "c5n.18xlarge", "aws": {"efa": True}},
+                      {"name": "b", "instance_type": "c5n.18xlarge"},
+                      **{"partitions[0].placement": "cluster", "network.zones": ["us-east-1a"]}),
+     "partitions[0].pools[1].name", "pools.efa"),
+    ("local", pools(SPOT, ONDEMAND, **{"partitions[1]": SMALL | {"name": "debug-spot"}}),
+     "partitions[1].name", "partition.nodes-of-pool"),
+    ("local", pools({"name": "s" * 60}, ONDEMAND), "partitions[0].pools[0].name", "partition.name-too-long"),
+]  # fmt: skip
+
+
+@each_refusal(REFUSED)
+def test_an_impossible_combination_is_one_mistake(
+    stack: str, changes: dict[str, Any], path: str, code: str
+) -> None:
+    check_refusal(stack, changes, path, code)
+
+
+def test_the_sentences(pytestconfig: pytest.Config) -> None:
+    check_sentences(pytestconfig, __file__, REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("stack", "changes"),
+    [
+        ("local", pools(SPOT, ONDEMAND)),
+        ("local", pools(SPOT, ONDEMAND, **{"partitions[0].mixed": True})),
+        ("aws", pools({**CPUS, "spot": True}, CPUS | {"name": "ondemand"}, {**CPUS, "name": "c"})),
+        ("gcp", {"partitions[1].pools": [SPOT, ONDEMAND]}),
+    ],
+)
+def test_what_is_possible_is_accepted(stack: str, changes: dict[str, Any]) -> None:
+    assert mistakes(values(stack, changes)) == []
+
+
+def test_what_a_pool_leaves_out_is_the_partitions() -> None:
+    config = ClusterConfig.model_validate(
+        {
+            "name": "c",
+            "provider": "aws",
+            "partitions": [
+                {
+                    "name": "train",
+                    "zones": ["us-east-1a"],
+                    "nodes": {"min": 1, "max": 7},
+                    "pools": [
+                        {"name": "spot", "instance_type": "c5.xlarge", "spot": True, "max": 3},
+                        {"name": "big", "instance_type": "c5.4xlarge", "zones": ["us-east-1b"]},
+                        {"name": "last"},
+                    ],
+                }
+            ],
+        }
+    )
+    spot, big, last = (group for _, group in config.groups())
+    assert [group.name for group in (spot, big, last)] == ["train-spot", "train-big", "train-last"]
+    assert [group.instance_type for group in (spot, big, last)] == ["c5.xlarge", "c5.4xlarge", "c5.xlarge"]
+    assert [group.spot for group in (spot, big, last)] == [True, False, False]
+    assert [group.zones for group in (spot, big, last)] == [["us-east-1a"], ["us-east-1b"], ["us-east-1a"]]
+    assert [(group.nodes.min, group.nodes.max) for group in (spot, big, last)] == [(1, 3), (0, 7), (0, 7)]
+    assert [at for at, _ in config.groups()] == [("partitions", 0, "pools", n) for n in range(3)]
