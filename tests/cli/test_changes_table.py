@@ -155,7 +155,9 @@ def test_jobs_of_a_partition_that_gets_pools_wait_on_and_those_on_its_former_nod
     assert not any(change.costs(waits) or change.costs(other) for change in found)
     assert [change.costs(runs) for change in found] == [True, False, False]
     (gone,) = table.compare(new, dataclasses.replace(new, partitions=(pools[1],)), RULES)
-    assert gone.costs(a_job(nodes="train-spot-0")) and not gone.costs(a_job(nodes="train-od-0"))
+    assert gone.costs(a_job(nodes="train-spot-0"))
+    assert not gone.costs(a_job(nodes="train-od-0"))
     less = dataclasses.replace(pools[0], max=1)
     (shrunk,) = table.compare(new, dataclasses.replace(new, partitions=(less, pools[1])), RULES)
-    assert shrunk.costs(a_job(nodes="train-spot-1")) and not shrunk.costs(a_job(nodes="train-od-1"))
+    assert shrunk.costs(a_job(nodes="train-spot-1"))
+    assert not shrunk.costs(a_job(nodes="train-od-1"))
