@@ -7,7 +7,7 @@ follow `node.slurm.conf`, which writes the file; `tests/infra/config/test_slurm_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.slurm_releases import options
@@ -170,6 +170,12 @@ WORDS: Mapping[str, Mapping[str, Owned]] = {
 }
 """Words of lists. A list has our words and the stack file's."""
 
+PAST_POOLS: Mapping[str, Sequence[str]] = {
+    "selecttypeparameters": ("CR_LLN",),
+    "topologyparam": ("TopoOptional",),
+}
+"""Options in small letters -> words with which Slurm chooses nodes without topology.conf (its source:
+`select_nodes`, `_eval_nodes`)."""
 TIMES = frozenset({"DefaultTime", "PreemptExemptTime"})
 """Options with a time in Slurm's notation: a bare number may be what YAML makes of 24:00:00."""
 LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1, "uint64": 2**64 - 1}

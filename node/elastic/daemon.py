@@ -37,6 +37,7 @@ from node.elastic.history import NodeHistory
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer, Wait
+from node.elastic.pool_guard import PoolGuard
 from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
 from node.elastic.reconfiguration import Reconfiguration
@@ -120,6 +121,7 @@ class Elastic:
         )
         nodes = [node for partition in settings.design.partitions for node in partition.nodes()]
         self._history = NodeHistory(lib / history.FILE, nodes)
+        self._pool_guard = PoolGuard(settings.design, control)
         self._steps = self._look_steps()
         self._directory = _directory_watch(settings)
         self._shared_status = Shared(self.status)
@@ -187,6 +189,8 @@ class Elastic:
     def _wait(self, job: int, nodes: list[str], *, is_epilog: bool) -> rpc.Later:
         """Answer a prolog or an epilog when its wait is over (`node.elastic.observer`)."""
         asked_at, seconds = time.monotonic(), EPILOG_SECONDS if is_epilog else WAIT_ROUND_SECONDS
+        if not is_epilog:
+            self._pool_guard.check(job, nodes)
 
         def keep(caller: rpc.Caller) -> None:
             def answer(over: bool) -> None:

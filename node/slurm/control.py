@@ -327,6 +327,14 @@ class Slurm(Protocol):
         """
         ...
 
+    def requeue_held(self, job: int | str) -> None:
+        """Requeue a job that has started, and hold it.
+
+        Raises:
+            SlurmError: As for `requeue`.
+        """
+        ...
+
     def release(self, job: int | str) -> None:
         """Release a held job."""
         ...
@@ -616,6 +624,9 @@ class Control(Slurm):
 
     def requeue(self, job: int | str) -> None:
         self.run("scontrol", "requeue", str(job))
+
+    def requeue_held(self, job: int | str) -> None:
+        self.run("scontrol", "requeuehold", str(job))
 
     def release(self, job: int | str) -> None:
         self.run("scontrol", "release", str(job))

@@ -7,7 +7,7 @@ Slurm never gives a job nodes that no switch joins. Each pool of a partition has
 joins with others, so a job's nodes are all of one pool. All other nodes are under one root, so a job may have
 any of them.
 
-Slurm's traps (docs/internals/slurm_traps.md): missing-topology.
+Slurm's traps (docs/internals/slurm_traps.md): missing-topology, topology-levels.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
             left out.
     """
     pools = _pools(design)
-    trees: list[_Tree] = []
-    if joined := [partition for partition in design.partitions if partition not in pools]:
-        trees.append(_Tree.of(ROOT, joined, places))
+    rest = [partition for partition in design.partitions if partition not in pools]
+    joined = [_Tree.of(ROOT, rest, places)] if rest else []
     # From 23.11 on Slurm takes the pool whose nodes have the lowest weight. Former releases take the one that
     # stands last here.
-    trees += [_Tree.of(f"{POOL}.{pool.name}", [pool], places) for pool in reversed(pools)]
-    names = _names([place for tree in trees for place in (*tree.switches, *tree.leaves)])
-    return "".join(f"{line}\n" for tree in trees for line in tree.lines(names))
+    trees = {pool.name: _Tree.of(f"{POOL}.{pool.name}", [pool], places) for pool in reversed(pools)}
+    names = _names([place for tree in (*joined, *trees.values()) for place in (*tree.switches, *tree.leaves)])
+    lines = [line for tree in joined for line in tree.lines(names)]
+    for pool in reversed(pools):
+        level = max(trees[other.name].level for other in design.pools_of(pool.slurm_name))
+        lines += [*trees[pool.name].lines(names), *trees[pool.name].above(level)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _pools(design: ClusterDesign) -> list[Partition]:
@@ -109,6 +112,21 @@ class _Tree:
             tree.leaves[(*place, "")] = tree.leaves.pop(place)
             tree.switches[place].add((*place, ""))
         return tree
+
+    @property
+    def level(self) -> int:
+        """The level of a pool's root: how many switches there are from it to the farthest leaf."""
+        return max((len(place) - 1 for place in self.leaves), default=0)
+
+    def above(self, level: int) -> Iterator[str]:
+        """Yield switches above a pool's root, so that the highest one is of this level.
+
+        Of switches that nothing joins Slurm takes those of the highest level first.
+        """
+        below = self.root
+        for number in range(self.level + 1, level + 1):
+            yield f"SwitchName={self.root}.{number} Switches={below}"
+            below = f"{self.root}.{number}"
 
     def lines(self, names: Mapping[Place, str]) -> Iterator[str]:
         """Yield the lines of topology.conf.

@@ -135,6 +135,22 @@ def test_mixed_pools_and_a_single_one_need_no_switches() -> None:
     assert not topology.wanted(doubles.design(pooled()[0], PLAIN))
 
 
+def test_the_pools_of_a_partition_have_trees_of_the_same_level() -> None:
+    places: dict[str, topology.Place] = {"train-b-0": ("nn-a", "nn-b")}
+    assert topology.render(doubles.design(*pooled(topology=True)), places).splitlines() == [
+        "SwitchName=pool.train-c Nodes=train-c-[0-2]",
+        "SwitchName=pool.train-c.1 Switches=pool.train-c",
+        "SwitchName=pool.train-c.2 Switches=pool.train-c.1",
+        "SwitchName=pool.train-b Switches=nn-a,unplaced.train-b",
+        "SwitchName=nn-a Switches=nn-b",
+        "SwitchName=nn-b Nodes=train-b-0",
+        "SwitchName=unplaced.train-b Nodes=train-b-[1-2]",
+        "SwitchName=pool.train-a Nodes=train-a-[0-2]",
+        "SwitchName=pool.train-a.1 Switches=pool.train-a",
+        "SwitchName=pool.train-a.2 Switches=pool.train-a.1",
+    ]
+
+
 @given(PLACES)
 def test_any_places_leave_each_pool_a_tree_of_its_own(places: dict[str, topology.Place]) -> None:
     pools = pooled(topology=True)
@@ -147,12 +163,16 @@ def test_any_places_leave_each_pool_a_tree_of_its_own(places: dict[str, topology
         n for p in design.partitions for n in p.nodes()
     )
     above = {child: name for name, below in switches.items() for child in below}
+    tops: dict[str, set[int]] = {}
     for name, nodes in leaves.items():
-        root = name
+        root, level = name, 0
         while root in above:
-            root = above[root]
+            root, level = above[root], level + 1
         whose = {p.name for node in nodes if (p := design.partition_of(node))}
-        assert whose == {"far"} if root == topology.ROOT else {root} == {f"pool.{p}" for p in whose}, whose
+        assert whose == {"far"} if root == topology.ROOT else len(whose) == 1, whose
+        assert root == topology.ROOT or root.startswith(f"pool.{min(whose)}"), root
+        tops.setdefault(root, set()).add(level)
+    assert len({max(levels) for root, levels in tops.items() if root != topology.ROOT}) == 1
 
 
 class Land:

@@ -197,6 +197,10 @@ class FakeControl(Slurm):
         self._see_job()
         self.calls.append(("requeue", job))
 
+    def requeue_held(self, job: int | str) -> None:
+        self._see_job()
+        self.calls.append(("requeue_held", job))
+
     def release(self, job: int | str) -> None:
         self._see_job()
         self.calls.append(("release", job))

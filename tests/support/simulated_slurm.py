@@ -344,6 +344,9 @@ class SimulatedSlurm(Slurm):
                 raise SlurmError(["scontrol", "requeue"], 1, "Requested operation is presently disabled")
             self._send_back(one, kill_wait=3.0)
 
+    def requeue_held(self, job: int | str) -> None:
+        raise NotImplementedError("the simulation's jobs have no options that pass over topology.conf")
+
     def release(self, job: int | str) -> None:
         self._disk.due = True
         for one in self._named(job):

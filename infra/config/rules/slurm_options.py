@@ -14,6 +14,7 @@ from infra.config.slurm_options import (
     NO_NUMBER,
     OWNED,
     PARTITION_OWNED,
+    PAST_POOLS,
     TIMES,
     WORDS,
     YES,
@@ -43,6 +44,7 @@ def check_slurm_options(c: Context) -> None:
                 continue
             _check(c, (*at, name), value, section, owned, release)
     _check_plugstack(c)
+    _check_pools(c)
 
 
 def _check(
@@ -138,3 +140,25 @@ def _check_plugstack(c: Context) -> None:
         if name.lower() == "plugstackconfig" and containers is not None and containers.runtime == "pyxis":
             allowed = "no PlugStackConfig with containers: {runtime: pyxis}, which has its own"
             c.add("settings.plugstack", (*CLUSTER, "slurm", "settings", name), value, allowed, "remove it")
+
+
+def _check_pools(c: Context) -> None:
+    """Refuse what lets jobs have nodes of several pools: Slurm does not look at topology.conf then."""
+    separate = [
+        (index, partition)
+        for index, partition in enumerate(c.cluster.partitions)
+        if len(partition.pools) > 1 and not partition.mixed
+    ]
+    if not separate:
+        return
+    allowed = f"nothing that lets a job of {separate[0][1].name} have nodes of several pools"
+    for name, value in c.cluster.slurm.settings.items():
+        given = {own_settings.word_name(word) for word in own_settings.words(value)}
+        if given & {own_settings.word_name(word) for word in PAST_POOLS.get(name.lower(), ())}:
+            where = (*CLUSTER, "slurm", "settings", name)
+            c.add("settings.past-pools", where, value, allowed, "remove it, or write mixed: true there")
+    for index, partition in separate:
+        for name, value in partition.settings.items():
+            if name.lower() == "lln" and value.lower() in YES:
+                where = (*CLUSTER, "partitions", index, "settings", name)
+                c.add("settings.past-pools", where, value, allowed, "remove it, or write mixed: true")

@@ -39,6 +39,12 @@ REFUSED: list[Refused] = [
     ("local", pools(SPOT, ONDEMAND, **{"partitions[1]": SMALL | {"name": "debug-spot"}}),
      "partitions[1].name", "partition.nodes-of-pool"),
     ("local", pools({"name": "s" * 60}, ONDEMAND), "partitions[0].pools[0].name", "partition.name-too-long"),
+    ("local", pools(SPOT, ONDEMAND, **{"partitions[0].settings": {"LLN": "yes"}}),
+     "partitions[0].settings.LLN", "settings.past-pools"),
+    ("local", pools(SPOT, ONDEMAND, **{"slurm.settings": {"TopologyParam": "TopoOptional"}}),
+     "slurm.settings.TopologyParam", "settings.past-pools"),
+    ("local", pools(SPOT, ONDEMAND, **{"slurm.settings": {"SelectTypeParameters": "CR_LLN"}}),
+     "slurm.settings.SelectTypeParameters", "settings.past-pools"),
 ]  # fmt: skip
 
 
