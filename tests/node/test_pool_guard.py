@@ -45,10 +45,10 @@ class Refusing(FakeControl):
 
     def __init__(self, error: SlurmError, *jobs: JobState) -> None:
         super().__init__([], jobs)
-        self.error = error
+        self.refusal = error
 
     def requeue_held(self, job: int | str) -> None:
-        raise self.error
+        raise self.refusal
 
 
 def test_a_job_is_held_with_the_cause() -> None:
