@@ -294,6 +294,8 @@ def _partition(
         open_metadata=partition.open_metadata,
         sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
         tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
+        features=tuple(dict.fromkeys(partition.features)),
+        weight=partition.weight,
         aws=_section(
             model.AwsPartition,
             aws,

@@ -10,6 +10,7 @@ from infra.config.fields import (
     CPU_PLATFORM,
     PLACEMENT_GROUP,
     AcceleratorType,
+    Features,
     Name,
     NetworkTags,
     Reservation,
@@ -63,6 +64,10 @@ class GcpPartition(Section):
 
 MOST_NODES = 5000
 MOST_POOLS = 16
+MOST_WEIGHT = 999
+"""Less than the weight of a node that is to be used last (`node.slurm.control.LAST_WEIGHT`)."""
+STEP = 10
+"""By how much the weight of a pool is greater than that of the pool before it."""
 
 
 class AcceleratorConfig(Section):
@@ -147,6 +152,14 @@ class PoolConfig(Section):
     )
     zones: Zones | None = Field(None, description="Zones for these nodes.")
     reservation: Reservation = Field(None, description="Reserved capacity.")
+    features: Features | None = Field(None, description="More features of its nodes, for --constraint.")
+    weight: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_WEIGHT,
+        description="Slurm's weight of its nodes: more than the pool's before it; by default the "
+        "partition's, and 10 more for each pool before it.",
+    )
     aws: AwsPartition | None = Field(
         None, description="Settings that only AWS has, instead of the partition's."
     )
@@ -172,6 +185,7 @@ SHARED_KEYS = tuple(
         "spot",
         "zones",
         "reservation",
+        "features",
         "aws",
         "gcp",
         "local",
@@ -256,6 +270,18 @@ class PartitionConfig(Section):
         description="Options of the partition's line in slurm.conf (`PriorityTier: 10`), by Slurm's names: "
         "all that have no key here.",
     )
+    features: Annotated[Features, effect(Kind.LIVE)] = Field(
+        default_factory=list,
+        description="More features of its nodes, for --constraint. They have their instance type, spot or "
+        "ondemand, the accelerator's type and efa anyway.",
+    )
+    weight: Annotated[int, effect(Kind.LIVE)] = Field(
+        STEP,
+        ge=1,
+        le=MOST_WEIGHT - STEP * MOST_POOLS,
+        description="Slurm's weight of nodes that start on demand: a job in a partition with nodes of "
+        "several ones gets those of low weight first. Static nodes have 1.",
+    )
     disk_gib: Annotated[
         int | None,
         effect(clouds=Kind.RENEWED, local=Outcome(Kind.RENEWED, "it is only counted, for `--tmp`")),
@@ -298,14 +324,21 @@ class PartitionConfig(Section):
 
         Static nodes are the first pool's.
         """
-        return [self._of_pool(pool, first=not index) for index, pool in enumerate(self.pools)] or [self]
+        return [self._of_pool(pool, index) for index, pool in enumerate(self.pools)] or [self]
 
-    def _of_pool(self, pool: PoolConfig, *, first: bool) -> PartitionConfig:
+    def _of_pool(self, pool: PoolConfig, index: int) -> PartitionConfig:
         own = {key: value for key in SHARED_KEYS if (value := getattr(pool, key)) is not None}
         most = self.nodes.max if pool.max is None else pool.max
-        nodes = NodesConfig(min=self.nodes.min if first else 0, max=most)
+        nodes = NodesConfig(min=0 if index else self.nodes.min, max=most)
+        weight = self.weight + STEP * index if pool.weight is None else pool.weight
         return self.model_copy(
-            update={**own, "name": f"{self.name}-{pool.name}", "nodes": nodes, "pools": []}
+            update={
+                **own,
+                "name": f"{self.name}-{pool.name}",
+                "nodes": nodes,
+                "weight": weight,
+                "pools": [],
+            }
         )
 
     def reservations(self) -> tuple[str, ...]:

@@ -120,6 +120,8 @@ class Partition:
     Attributes:
         pool: The pool's name, with which `name` ends; `None` means that the partition is one.
         mixed: Whether a job may have nodes of several of its partition's pools.
+        features: More features of its nodes than the cluster gives them.
+        weight: Slurm's weight of the nodes that are not static.
         memory_mib: Slurm's RealMemory, which is below what the machine reports.
         max: How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all.
         placement: none | cluster
@@ -169,6 +171,8 @@ class Partition:
     tmp_disk_mib: int = 0
     pool: str | None = None
     mixed: bool = False
+    features: tuple[str, ...] = ()
+    weight: int = 10
     aws: AwsPartition = field(default_factory=AwsPartition)
     gcp: GcpPartition = field(default_factory=GcpPartition)
 

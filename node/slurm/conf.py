@@ -166,7 +166,7 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
             node: fields
             for p in partitions
             for nodes, hardware, weight in _node_runs(settings, p, lines)
-            for fields in ({"Feature": ",".join(hardware.features), "Weight": str(weight)},)
+            for fields in ({"Feature": _features(p, hardware), "Weight": str(weight)},)
             for node in nodes
         },
         {key: str(options.get(key, value)) for key, value in runtime.CONTROLLER.items()},
@@ -472,15 +472,19 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
     return options
 
 
+def _features(partition: Partition, hardware: Hardware) -> str:
+    """Return a node's features. The stack file's are no hardware: a node that is up has new ones at once."""
+    return ",".join(dict.fromkeys((*hardware.features, *partition.features)))
+
+
 def _node_runs(
     settings: Settings, partition: Partition, lines: Lines
 ) -> Iterator[tuple[list[str], Hardware, int]]:
     """Yield neighbours with the same hardware and the same weight."""
     static, every = partition.static_nodes(), partition.nodes()
     # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money, and a
-    # partition's pools are wanted in their order.
-    later = settings.design.pools_of(partition.slurm_name).index(partition)
-    for members, weight in ((static, 1), (every[len(static) :], 10 * (1 + later))):
+    # partition's pools have weights in the order in which they are wanted.
+    for members, weight in ((static, 1), (every[len(static) :], partition.weight)):
         for group, hardware in lines.groups(members, Hardware.of(partition)):
             yield group, hardware, weight
 
@@ -505,7 +509,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
             options.append(("TmpDisk", hardware.tmp_disk_mib))
         if hardware.accelerator is not None:
             options.append(("Gres", node_gres(hardware.accelerator)))
-        if features := changes.get("Feature", ",".join(hardware.features)):
+        if features := changes.get("Feature", _features(partition, hardware)):
             options.append(("Feature", features))
         if bind := changes.get("CpuBind"):
             options.append(("CpuBind", bind))

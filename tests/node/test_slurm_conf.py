@@ -15,7 +15,7 @@ from node.design.sites import LocalSite
 from node.design.storage import Mount
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
 from node.slurm.conf import PROLOG_MARGIN, check_paths, render
-from node.slurm.hardware import device_files
+from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand
 from node.slurm.version import Version
 
@@ -319,7 +319,7 @@ def test_partition_lines() -> None:
 def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
     pools = (
         part("train-spot", 1, 3, pool="spot", spot=True, default=True),
-        part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}),
+        part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}, weight=20),
     )
     text = render(settings(partitions=(*pools, part())), (22, 5))["slurm.conf"]
     weight = {node["NodeName"]: int(node["Weight"]) for node in lines(text, "NodeName")}
@@ -332,6 +332,17 @@ def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
     )
     assert other["PartitionName"] == "cpu"
     assert options(text)["TopologyPlugin"] == "topology/tree"
+
+
+def test_a_node_has_the_features_of_the_stack_file_beside_its_own() -> None:
+    """They are not hardware: a node that keeps its former line, as it has jobs, has the new ones at once."""
+    partition = part(features=("fast_disk", "spot"), weight=7, spot=True)
+    old = Hardware(1, 1000, None, ("old.type", "ondemand"))
+    text = render(settings(partitions=(partition,)), (22, 5), Lines({"cpu-0": old}))["slurm.conf"]
+    first, others = lines(text, "NodeName")
+    assert first["Feature"] == "old.type,ondemand,fast_disk,spot"
+    assert others["Feature"] == f"{partition.instance_type},spot,fast_disk"
+    assert (first["Weight"], others["Weight"]) == ("7", "7")
 
 
 def test_a_partition_that_grows_moves_no_others_ports() -> None:
