@@ -174,9 +174,12 @@ class PoolConfig(Section):
 def _schema(schema: dict[str, Any]) -> None:
     """Say in the JSON Schema that the pools may name the instance types."""
     schema["required"].remove("instance_type")
-    schema["if"], schema["then"] = {"not": {"required": ["pools"]}}, {"required": ["instance_type"]}
+    without = [{"required": [key]} for key in ("pools", "nodes_of")]
+    schema["if"], schema["then"] = {"not": {"anyOf": without}}, {"required": ["instance_type"]}
 
 
+NO_MACHINES = ""
+"""The instance type of a partition without nodes of its own."""
 SHARED_KEYS = tuple(
     PoolConfig.model_fields.keys()
     & {
@@ -220,6 +223,14 @@ class PartitionConfig(Section):
     )
     accelerator: Annotated[AcceleratorConfig | None, effect(Kind.RENEWED)] = Field(
         None, description="Accelerators of a node; null on AWS: those of the instance type."
+    )
+    nodes_of: Annotated[Name | None, effect(Outcome(Kind.LIVE, "jobs that run go on where they are"))] = (
+        Field(
+            None,
+            description="Another partition, whose nodes this one has, too, with all pools, in place of nodes "
+            "of its own. Each has its own time_limit, allow_accounts, allow_qos, qos, exclusive, settings "
+            "and default.",
+        )
     )
     nodes: NodesConfig = Field(default_factory=NodesConfig, description="The least and the most nodes.")
     default: Annotated[bool | None, effect(Kind.LIVE)] = Field(
@@ -314,6 +325,8 @@ class PartitionConfig(Section):
         """Take the first pool's instance type where the partition names none."""
         if not isinstance(given, dict) or "instance_type" in given:
             return given
+        if given.get("nodes_of") is not None:
+            return {**given, "instance_type": NO_MACHINES}
         pools = given.get("pools")
         first = pools[0] if isinstance(pools, list) and pools else None
         kind = first.get("instance_type") if isinstance(first, dict) else None
@@ -322,8 +335,10 @@ class PartitionConfig(Section):
     def by_pool(self) -> list[PartitionConfig]:
         """Return a partition for each pool, named as its nodes are; the partition itself if it has none.
 
-        Static nodes are the first pool's.
+        Static nodes are the first pool's. With the nodes of another partition there is none.
         """
+        if self.nodes_of is not None:
+            return []
         return [self._of_pool(pool, index) for index, pool in enumerate(self.pools)] or [self]
 
     def _of_pool(self, pool: PoolConfig, index: int) -> PartitionConfig:

@@ -10,7 +10,7 @@ Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults, req
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from node.accounting.sacctmgr import can_name
@@ -81,14 +81,13 @@ def render(
     sections = own_settings.merged(sections, settings.design.slurm.settings)
     sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
-    partitions = settings.design.slurm_partitions()
     parts.append(
         "\n".join(line for p in settings.design.partitions for line in _node_lines(settings, p, lines, kept))
     )
     parts.append(
         "\n".join(
-            _partition(settings.design, pools, name not in lines.closed, kept)
-            for name, pools in partitions.items()
+            _partition(settings.design, name, name not in lines.closed, kept)
+            for name in settings.design.slurm_partitions()
         )
     )
     parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
@@ -159,8 +158,8 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
     }
     return runtime.Designed(
         {
-            name: runtime.partition(dict(_partition_options(settings.design, pools)))
-            for name, pools in settings.design.slurm_partitions().items()
+            name: runtime.partition(dict(_partition_options(settings.design, name)))
+            for name in settings.design.slurm_partitions()
         },
         {
             node: fields
@@ -517,11 +516,11 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
         yield _line(options)
 
 
-def _partition_options(design: ClusterDesign, pools: Sequence[Partition]) -> Options:
-    """Return the options of a partition, which all of its pools share but for the nodes."""
-    partition = pools[0]
+def _partition_options(design: ClusterDesign, name: str) -> Options:
+    """Return the options of one of Slurm's partitions, which all of its pools share but for the nodes."""
+    pools, partition = design.pools_of(name), design.terms()[name]
     options = [
-        ("PartitionName", partition.slurm_name),
+        ("PartitionName", name),
         ("Nodes", fold([node for pool in pools for node in pool.nodes()])),
         ("Default", "YES" if partition.default else "NO"),
         ("MaxTime", partition.time_limit),
@@ -536,13 +535,10 @@ def _partition_options(design: ClusterDesign, pools: Sequence[Partition]) -> Opt
     return runtime.replaced(kept, partition.settings.items())
 
 
-def _partition(
-    design: ClusterDesign, pools: Sequence[Partition], in_service: bool, kept: runtime.Kept
-) -> str:
-    partition = pools[0]
-    changes = runtime.lines(kept.partitions.get(partition.slurm_name, {}))
-    own = [(key, own_settings.spelled(value)) for key, value in partition.settings.items()]
-    options = runtime.replaced(runtime.replaced(_partition_options(design, pools), own), changes)
+def _partition(design: ClusterDesign, name: str, in_service: bool, kept: runtime.Kept) -> str:
+    changes = runtime.lines(kept.partitions.get(name, {}))
+    own = [(key, own_settings.spelled(value)) for key, value in design.terms()[name].settings.items()]
+    options = runtime.replaced(runtime.replaced(_partition_options(design, name), own), changes)
     if not in_service:
         options = runtime.replaced(options, [("State", "DOWN")])
     return " ".join(f"{key}={value}" for key, value in options)

@@ -10,11 +10,20 @@ import pytest
 
 from node.design import sharing
 from node.design.accelerators import Accelerator
-from node.design.model import AwsPartition, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.design.model import (
+    AwsPartition,
+    ClusterDesign,
+    Host,
+    Partition,
+    Settings,
+    SharedPartition,
+    Site,
+    SlurmSettings,
+)
 from node.design.sites import LocalSite
 from node.design.storage import Mount
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
-from node.slurm.conf import PROLOG_MARGIN, check_paths, render
+from node.slurm.conf import PROLOG_MARGIN, check_paths, designed, render
 from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand
 from node.slurm.version import Version
@@ -332,6 +341,26 @@ def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
     )
     assert other["PartitionName"] == "cpu"
     assert options(text)["TopologyPlugin"] == "topology/tree"
+
+
+def test_a_partition_with_the_nodes_of_another_is_a_line_with_the_same_nodes() -> None:
+    pools = (part("train-spot", 1, 3, pool="spot", default=True), part("train-od", 0, 2, pool="od"))
+    ours = settings(partitions=(*pools, part()))
+    urgent = SharedPartition("urgent", "train", "01:00:00", exclusive=True, settings={"PriorityTier": "9"})
+    ours = dataclasses.replace(ours, design=dataclasses.replace(ours.design, shared_partitions=(urgent,)))
+    text = render(ours, (22, 5))["slurm.conf"]
+    found = {line["PartitionName"]: line for line in lines(text, "PartitionName")}
+    assert list(found) == ["train", "cpu", "urgent"]
+    whole, shared = found["train"], found["urgent"]
+    assert shared["Nodes"] == whole["Nodes"] == "train-od-[0-1],train-spot-[0-2]"
+    assert shared["DefMemPerCPU"] == whole["DefMemPerCPU"]
+    assert (shared["MaxTime"], shared["OverSubscribe"], shared["Default"]) == ("01:00:00", "EXCLUSIVE", "NO")
+    assert (shared["PriorityTier"], whole.get("PriorityTier")) == ("9", None)
+    assert designed(ours).partitions["urgent"]["PriorityTier"] == "9", "nobody has changed it"
+    topology = render(ours, (22, 5))["topology.conf"]
+    assert topology.count("train-od-[0-1]") == topology.count("train-spot-[0-2]") == 1
+    closed = render(ours, (22, 5), Lines(closed=frozenset({"train", "urgent"})))["slurm.conf"]
+    assert [line["State"] for line in lines(closed, "PartitionName")] == ["DOWN", "UP", "DOWN"]
 
 
 def test_a_node_has_the_features_of_the_stack_file_beside_its_own() -> None:

@@ -12,6 +12,7 @@ from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.rules.images import check_own_image
 from infra.config.rules.instance_types import check_instance_type
+from infra.config.rules.shared_partitions import check_shared_partition
 from infra.instance_types.catalog import InstanceType
 
 # login-0 and controller are hosts; DEFAULT, in any case of letters, has a meaning in slurm.conf.
@@ -66,6 +67,10 @@ def check_partitions(c: Context) -> None:
                 "one default partition",
                 "leave `default` out here",
             )
+        if partition.nodes_of is not None:
+            _reserved(c, partition, at)
+            check_shared_partition(c, partition, at)
+            continue
         _pools(c, partition, at)
         if partition.nodes.min > partition.nodes.max:
             c.add(
@@ -166,7 +171,7 @@ def _devices_of(group: PartitionConfig, machine: InstanceType) -> str:
     return f"{chosen.count} {chosen.type}" if chosen is not None else "none"
 
 
-def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
+def _reserved(c: Context, partition: PartitionConfig, at: Location) -> None:
     if partition.name in RESERVED:
         c.add(
             "partition.name-reserved",
@@ -175,6 +180,10 @@ def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
             f"any name but {', '.join(RESERVED)}",
             "these mean something else",
         )
+
+
+def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
+    _reserved(c, partition, at)
     longest = f"{c.cluster.name}-{partition.name}-{partition.nodes.max - 1}"
     if len(longest) > LONGEST_NAME and c.sound((*CLUSTER, "name")):
         over = len(longest) - LONGEST_NAME
