@@ -280,7 +280,7 @@ def _job(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, diges
 
     partition = design.partition(training.partition)
     return Job(
-        partition=partition.name,
+        partition=training.partition,
         nodes=training.nodes,
         python=interpreter(layout),
         code=f"{layout.shared}/bench/{digest[:16]}",

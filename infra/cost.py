@@ -232,6 +232,8 @@ def _partitions(design: ClusterDesign) -> Iterator[Part]:
             idle=_times(p.price_hour, p.min),
             max=_times(p.price_hour, p.max),
         )
+    for shared in design.shared_partitions:
+        yield Part(name=f"partition {shared.name}", what=f"the nodes of {shared.nodes_of}", idle=0.0, max=0.0)
 
 
 def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:

@@ -72,6 +72,7 @@ def design(config: StackConfig, facts: Catalog) -> model.ClusterDesign:
         **common,
         hosts=() if batch else _hosts(config, facts, mounts),
         partitions=partitions,
+        shared_partitions=() if batch else _shared_partitions(config),
         mounts=mounts,
         slurm=model.SlurmSettings(),
         hooks=tuple(
@@ -120,12 +121,12 @@ def benchmark_design(config: StackConfig, design: model.ClusterDesign) -> model.
     benchmark = config.benchmark
     if benchmark is None or not _trains(config):
         return None
-    named = [p for p in design.partitions if p.slurm_name == benchmark.partition]
-    partition = (named or [p for p in design.partitions if p.default])[0]
-    devices = partition.usable_gpus
+    known, named = design.slurm_partitions(), benchmark.partition
+    name = named if named in known else design.default_partition()
+    devices = known[name][0].usable_gpus
     return model.BenchmarkDesign(
         script=benchmark.script,
-        partition=partition.slurm_name,
+        partition=name,
         nodes=benchmark.nodes,
         gpus_per_node=devices if benchmark.gpus_per_node is None else benchmark.gpus_per_node,
         epochs=benchmark.epochs,
@@ -242,17 +243,45 @@ def _hosts(config: StackConfig, facts: Catalog, mounts: tuple[Mount, ...]) -> tu
 
 
 def _partitions(config: StackConfig, facts: Catalog) -> tuple[model.Partition, ...]:
-    partitions = config.cluster.partitions
-    chosen = next((p.name for p in partitions if p.default), partitions[0].name)
+    chosen = _default_partition(config)
     return tuple(
         replace(
             _partition(config, facts, group, default=p.name == chosen),
             pool=group.name.removeprefix(f"{p.name}-") if p.pools else None,
             mixed=p.mixed,
         )
-        for p in partitions
+        for p in config.cluster.partitions
         for group in p.by_pool()
     )
+
+
+def _shared_partitions(config: StackConfig) -> tuple[model.SharedPartition, ...]:
+    """Return the partitions that have the nodes of others."""
+    chosen = _default_partition(config)
+    return tuple(
+        model.SharedPartition(nodes_of=p.nodes_of, **_terms(p, default=p.name == chosen))
+        for p in config.cluster.partitions
+        if p.nodes_of is not None
+    )
+
+
+def _default_partition(config: StackConfig) -> str:
+    partitions = config.cluster.partitions
+    return next((p.name for p in partitions if p.default), partitions[0].name)
+
+
+def _terms(partition: PartitionConfig, *, default: bool) -> dict[str, Any]:
+    """Return the fields of a partition's own line in slurm.conf, without its nodes."""
+    return {
+        "name": partition.name,
+        "time_limit": slurm_time(partition.time_limit),
+        "exclusive": partition.exclusive,
+        "allow_accounts": tuple(partition.allow_accounts),
+        "allow_qos": tuple(partition.allow_qos),
+        "qos": partition.qos,
+        "settings": slurm_options.canonical(partition.settings, options.PARTITION),
+        "default": default,
+    }
 
 
 def _partition(
@@ -267,7 +296,7 @@ def _partition(
     price = facts.price(partition.instance_type, config.region, accelerator=attached, spot=partition.spot)
     reserved = partition.reservations()
     return model.Partition(
-        name=partition.name,
+        **_terms(partition, default=default),
         instance_type=partition.instance_type,
         cpus=_cpus(partition, machine),
         memory_mib=real_memory(machine),
@@ -278,13 +307,6 @@ def _partition(
         placement="cluster" if aws.placement_group else partition.placement,
         reservation=reserved[0] if len(reserved) == 1 else None,
         reservations=reserved if len(reserved) > 1 else (),
-        time_limit=slurm_time(partition.time_limit),
-        exclusive=partition.exclusive,
-        allow_accounts=tuple(partition.allow_accounts),
-        allow_qos=tuple(partition.allow_qos),
-        qos=partition.qos,
-        settings=slurm_options.canonical(partition.settings, options.PARTITION),
-        default=default,
         image=_image_id(partition.image),
         price_hour=_local_price(config.cluster, partition) if config.cluster.provider == "local" else price,
         disk_gib=_disk(config.cluster, partition.disk_gib),
@@ -294,6 +316,8 @@ def _partition(
         open_metadata=partition.open_metadata,
         sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
         tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
+        features=tuple(dict.fromkeys(partition.features)),
+        weight=partition.weight,
         aws=_section(
             model.AwsPartition,
             aws,

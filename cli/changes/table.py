@@ -15,7 +15,7 @@ from cli.changes.jobs import Job, listed
 from cli.changes.sharing import Owner
 from infra.config.changes import Row
 from infra.effects import Kind
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, Partition
 from node.design.storage import BUCKETS, Mount
 
 JOBS = frozenset({Kind.ENDS, Kind.MOVED, Kind.HEAD, Kind.DATA})
@@ -59,6 +59,7 @@ class Change:
         gone: The nodes of a partition that is removed. Jobs of other partitions may be on them, too.
         owners: Whose jobs are affected, if not those of partitions or nodes.
         said: The change as text, if it is not one value that was another.
+        sharing: The partitions that have the nodes of `partition`, too.
     """
 
     key: str
@@ -74,6 +75,7 @@ class Change:
     gone: frozenset[str] = frozenset()
     owners: frozenset[Owner] = frozenset()
     said: str = ""
+    sharing: frozenset[str] = frozenset()
 
     @property
     def deletes(self) -> bool:
@@ -96,10 +98,14 @@ class Change:
             if self.kind is Kind.MOVED:
                 return "is queued again, unless it was submitted with --no-requeue"
             return "is lost" if job.pending else "ends"
-        holds = not job.pending and not job.over and self.partition in job.partitions
+        holds = not job.pending and not job.over and not job.partitions.isdisjoint(self.of_nodes())
         if self.kind is Kind.RENEWED and holds:
             return "goes on; its nodes are removed when it is over"
         return None
+
+    def of_nodes(self) -> frozenset[str]:
+        """Return the partitions with the nodes of the part that changes."""
+        return self.sharing | {self.partition} if self.partition is not None else frozenset()
 
     def consequence(self) -> str:
         if self.owners:
@@ -178,8 +184,10 @@ def compare(old: ClusterDesign, new: ClusterDesign, rules: Rules) -> list[Change
         # Another cluster takes the place of this one, so what else differs has no effect on this one's jobs.
         changes = anew
     order = list(rules.table)
-    with_losses = [replace(change, lost=_lost(change, old, rules)) for change in changes]
-    return sorted(with_losses, key=lambda change: order.index(change.key))
+    complete = [
+        replace(change, lost=_lost(change, old, rules), sharing=_sharing(change, old)) for change in changes
+    ]
+    return sorted(complete, key=lambda change: order.index(change.key))
 
 
 def _renumbered(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
@@ -202,6 +210,10 @@ def _lost(change: Change, old: ClusterDesign, rules: Rules) -> tuple[str, ...]:
             return (files_of_mount(mount),) if is_own_disk(mount) else ()
     left = tuple(mount for mount in old.mounts if not rules.spared(mount, change.key))
     return (*files_of_cluster(replace(old, mounts=left)), *rules.head(old, change.kind))
+
+
+def _sharing(change: Change, old: ClusterDesign) -> frozenset[str]:
+    return frozenset(p.name for p in old.shared_partitions if p.nodes_of == change.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +307,7 @@ def holds(found: Sequence[Change]) -> tuple[str, frozenset[str] | None]:
     hit = [change for change in found if change.kind in JOBS]
     stay = all(change.nodes or change.kind is Kind.MOVED for change in hit)
     state = "DOWN" if stay else "INACTIVE"
-    names = frozenset(change.partition for change in hit if change.partition is not None)
+    names = frozenset(name for change in hit for name in change.of_nodes())
     return state, None if any(change.partition is None for change in hit) else names
 
 
@@ -344,6 +356,8 @@ def parts(design: ClusterDesign) -> dict[str, tuple[str, str, Any]]:
     for p in design.partitions:
         name = f"partition {p.name}" if p.pool is None else f"pool {p.name}"
         by_name[name] = ("partitions", name, p)
+    for shared in design.shared_partitions:
+        by_name[f"shared partition {shared.name}"] = ("partitions", f"partition {shared.name}", shared)
     by_name |= {f"mount {m.path}": ("storage", m.path, m) for m in design.mounts}
     return by_name
 
@@ -358,7 +372,8 @@ def _whole(section: str, part: str, added: bool, which: Any, new: ClusterDesign)
     words = WHOLE[::-1] if added else WHOLE
     if section == "partitions":
         kind = Kind.LIVE if added else Kind.ENDS
-        gone = frozenset() if added else frozenset(which.nodes())
+        own = isinstance(which, Partition)
+        gone = frozenset() if added or not own else frozenset(which.nodes())
         name = which.slurm_name
         # Waiting jobs of a partition that stays get nodes of other pools.
         nodes = gone if name in new.slurm_partitions() else frozenset()
@@ -388,7 +403,7 @@ def _shared(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
 
 def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Iterator[Change]:
     keys = rules.keys()
-    retyped = section == "partitions" and was.instance_type != will.instance_type
+    retyped = isinstance(was, Partition) and was.instance_type != will.instance_type
     for path, old, new in values(section, was, will):
         name = path.rpartition(".")[2]
         if (

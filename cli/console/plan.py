@@ -113,7 +113,8 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
         table.add_column()
     partitions = {f"partition {p['name']}": p for p in cluster["partitions"]}
     for name, part in parts.items():
-        what = _nodes(partitions[name]) if name in partitions else part["what"]
+        row = partitions.get(name)
+        what = part["what"] if row is None else _nodes(row)
         table.add_row(escape(name), escape(what), f"[dim]{_price(part)}[/dim]")
     additions = plan.get("additions", [])
     # As rows, these long texts would push the prices to the right.
@@ -139,6 +140,8 @@ def _nodes(partition: Mapping[str, Any]) -> str:
         parts.append(f"{accelerator['count']} {unit or '× ' + accelerator['type']}")
     limit = time_limit_seconds(partition["time_limit"])
     longest = "" if limit is None else f" up to {plurals.of_seconds(limit)}"
+    if partition.get("nodes_of"):
+        return f"the nodes of {partition['nodes_of']} for jobs{longest}"
     return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)} for jobs{longest}"
 
 

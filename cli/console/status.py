@@ -47,7 +47,8 @@ def show_status(
         put(f"[yellow]warning:[/yellow] {cell(str(refused))}")
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
-        partitions.add_row(*(cell(p[key]) for key in ("name", "machine", "min", "max", "up")))
+        machine = f"nodes of {p['nodes_of']}" if p.get("nodes_of") else p["machine"]
+        partitions.add_row(cell(p["name"]), cell(machine), *(cell(p[key]) for key in ("min", "max", "up")))
     put(partitions)
     closed = status.get("closed") or {"partitions": []}
     for p in status["partitions"]:

@@ -61,6 +61,8 @@ RESOURCE_TAG = r"^tagValues/[0-9]+$"
 HOST_ARN = r"^arn:aws(-[a-z]+)*:resource-groups:[a-z0-9-]+:[0-9]{12}:group/.+$"
 MAX_PRICE = r"^[0-9]+(\.[0-9]+)?$"
 
+FEATURE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"
+
 IN_WORDS = {
     NAME: "small letters, digits and hyphens; a letter first, no hyphen last",
     ACCELERATOR: "v100, t4, a10g, a100, h100, trainium",
@@ -91,12 +93,14 @@ IN_WORDS = {
     LICENSE: "the ARN of a license configuration",
     HOST_ARN: "the ARN of a resource group of hosts",
     RESOURCE_TAG: "the id of a tag's value in Resource Manager, tagValues/…",
+    FEATURE: "letters, digits and _ . -, at most 64: the rest means something else in --constraint",
     MAX_PRICE: 'USD an hour in digits, like "0.5"',
 }
 LONGEST_NAME = 63
 SOURCES = ("debian-13", "ubuntu-24.04")
 MOST_GROUPS = 15
 """A network interface has at most 16 security groups (Amazon VPC quotas), and one is the cluster's."""
+MOST_FEATURES = 32
 MOST_NETWORK_TAGS = 64
 """The most network tags of a Compute Engine instance."""
 CLUSTER_NAME_LENGTH = 40
@@ -320,6 +324,8 @@ TimeLimit = Annotated[
     BeforeValidator(_time_limit),
     WithJsonSchema({"type": "string", "pattern": TIME_LIMIT_SCHEMA}),
 ]
+Features = Annotated[list[Annotated[str, Field(pattern=FEATURE)]], Field(max_length=MOST_FEATURES)]
+"""Features of nodes, for `--constraint`, where other characters are operators."""
 Cidr = Annotated[str, BeforeValidator(_cidr)]
 MountPath = Annotated[str, AfterValidator(_path)]
 Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]

@@ -10,6 +10,7 @@ from infra.config.fields import (
     CPU_PLATFORM,
     PLACEMENT_GROUP,
     AcceleratorType,
+    Features,
     Name,
     NetworkTags,
     Reservation,
@@ -63,6 +64,10 @@ class GcpPartition(Section):
 
 MOST_NODES = 5000
 MOST_POOLS = 16
+MOST_WEIGHT = 999
+"""Less than the weight of a node that is to be used last (`node.slurm.control.LAST_WEIGHT`)."""
+STEP = 10
+"""By how much the weight of a pool is greater than that of the pool before it."""
 
 
 class AcceleratorConfig(Section):
@@ -147,6 +152,14 @@ class PoolConfig(Section):
     )
     zones: Zones | None = Field(None, description="Zones for these nodes.")
     reservation: Reservation = Field(None, description="Reserved capacity.")
+    features: Features | None = Field(None, description="More features of its nodes, for --constraint.")
+    weight: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_WEIGHT,
+        description="Slurm's weight of its nodes: more than the pool's before it; by default the "
+        "partition's, and 10 more for each pool before it.",
+    )
     aws: AwsPartition | None = Field(
         None, description="Settings that only AWS has, instead of the partition's."
     )
@@ -161,9 +174,12 @@ class PoolConfig(Section):
 def _schema(schema: dict[str, Any]) -> None:
     """Say in the JSON Schema that the pools may name the instance types."""
     schema["required"].remove("instance_type")
-    schema["if"], schema["then"] = {"not": {"required": ["pools"]}}, {"required": ["instance_type"]}
+    without = [{"required": [key]} for key in ("pools", "nodes_of")]
+    schema["if"], schema["then"] = {"not": {"anyOf": without}}, {"required": ["instance_type"]}
 
 
+NO_MACHINES = ""
+"""The instance type of a partition without nodes of its own."""
 SHARED_KEYS = tuple(
     PoolConfig.model_fields.keys()
     & {
@@ -172,6 +188,7 @@ SHARED_KEYS = tuple(
         "spot",
         "zones",
         "reservation",
+        "features",
         "aws",
         "gcp",
         "local",
@@ -206,6 +223,14 @@ class PartitionConfig(Section):
     )
     accelerator: Annotated[AcceleratorConfig | None, effect(Kind.RENEWED)] = Field(
         None, description="Accelerators of a node; null on AWS: those of the instance type."
+    )
+    nodes_of: Annotated[Name | None, effect(Outcome(Kind.LIVE, "jobs that run go on where they are"))] = (
+        Field(
+            None,
+            description="Another partition, whose nodes this one has, too, with all pools, in place of nodes "
+            "of its own. Each has its own time_limit, allow_accounts, allow_qos, qos, exclusive, settings "
+            "and default.",
+        )
     )
     nodes: NodesConfig = Field(default_factory=NodesConfig, description="The least and the most nodes.")
     default: Annotated[bool | None, effect(Kind.LIVE)] = Field(
@@ -256,6 +281,18 @@ class PartitionConfig(Section):
         description="Options of the partition's line in slurm.conf (`PriorityTier: 10`), by Slurm's names: "
         "all that have no key here.",
     )
+    features: Annotated[Features, effect(Kind.LIVE)] = Field(
+        default_factory=list,
+        description="More features of its nodes, for --constraint. They have their instance type, spot or "
+        "ondemand, the accelerator's type and efa anyway.",
+    )
+    weight: Annotated[int, effect(Kind.LIVE)] = Field(
+        STEP,
+        ge=1,
+        le=MOST_WEIGHT - STEP * MOST_POOLS,
+        description="Slurm's weight of nodes that start on demand: a job in a partition with nodes of "
+        "several ones gets those of low weight first. Static nodes have 1.",
+    )
     disk_gib: Annotated[
         int | None,
         effect(clouds=Kind.RENEWED, local=Outcome(Kind.RENEWED, "it is only counted, for `--tmp`")),
@@ -288,6 +325,8 @@ class PartitionConfig(Section):
         """Take the first pool's instance type where the partition names none."""
         if not isinstance(given, dict) or "instance_type" in given:
             return given
+        if given.get("nodes_of") is not None:
+            return {**given, "instance_type": NO_MACHINES}
         pools = given.get("pools")
         first = pools[0] if isinstance(pools, list) and pools else None
         kind = first.get("instance_type") if isinstance(first, dict) else None
@@ -296,16 +335,25 @@ class PartitionConfig(Section):
     def by_pool(self) -> list[PartitionConfig]:
         """Return a partition for each pool, named as its nodes are; the partition itself if it has none.
 
-        Static nodes are the first pool's.
+        Static nodes are the first pool's. With the nodes of another partition there is none.
         """
-        return [self._of_pool(pool, first=not index) for index, pool in enumerate(self.pools)] or [self]
+        if self.nodes_of is not None:
+            return []
+        return [self._of_pool(pool, index) for index, pool in enumerate(self.pools)] or [self]
 
-    def _of_pool(self, pool: PoolConfig, *, first: bool) -> PartitionConfig:
+    def _of_pool(self, pool: PoolConfig, index: int) -> PartitionConfig:
         own = {key: value for key in SHARED_KEYS if (value := getattr(pool, key)) is not None}
         most = self.nodes.max if pool.max is None else pool.max
-        nodes = NodesConfig(min=self.nodes.min if first else 0, max=most)
+        nodes = NodesConfig(min=0 if index else self.nodes.min, max=most)
+        weight = self.weight + STEP * index if pool.weight is None else pool.weight
         return self.model_copy(
-            update={**own, "name": f"{self.name}-{pool.name}", "nodes": nodes, "pools": []}
+            update={
+                **own,
+                "name": f"{self.name}-{pool.name}",
+                "nodes": nodes,
+                "weight": weight,
+                "pools": [],
+            }
         )
 
     def reservations(self) -> tuple[str, ...]:

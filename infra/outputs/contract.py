@@ -118,6 +118,9 @@ class PartitionOutput(Part):
     price_usd_per_hour: float | None = Field(
         default=None, description="USD a node and hour; null: not known."
     )
+    nodes_of: str | None = Field(
+        default=None, description="The partition whose nodes it has, and counts again; null: its own nodes."
+    )
 
 
 class MountOutput(Part):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from infra.cost import Cost, cost
 from infra.outputs import contract
-from node.design.model import BenchmarkDesign, ClusterDesign, Partition
+from node.design.model import BenchmarkDesign, ClusterDesign, Partition, SharedPartition
 from node.design.storage import Mount
 
 if TYPE_CHECKING:
@@ -102,7 +102,10 @@ def build(
         scheduler=contract.Scheduler(name=design.scheduler, version=deployed.scheduler_version),
         login=login,
         controller=controller,
-        partitions=[_partition(p) for p in design.partitions],
+        partitions=[
+            *(_partition(p) for p in design.partitions),
+            *(_shared(p, design.pools_of(p.name)) for p in design.shared_partitions),
+        ],
         mounts=[_mount(m) for m in design.mounts],
         shared=deployed.shared,
         benchmark=run,
@@ -192,6 +195,13 @@ def _partition(p: Partition) -> contract.PartitionOutput:
         default=p.default,
         price_usd_per_hour=p.price_hour,
     )
+
+
+def _shared(p: SharedPartition, pools: tuple[Partition, ...]) -> contract.PartitionOutput:
+    """Return a partition with the nodes of another one: those of its first pool, and the number of all."""
+    terms = {"name": p.name, "time_limit": p.time_limit, "default": p.default, "nodes_of": p.nodes_of}
+    count = {"min": sum(pool.min for pool in pools), "max": sum(pool.max for pool in pools)}
+    return _partition(pools[0]).model_copy(update={**terms, **count})
 
 
 def _mount(m: Mount) -> contract.MountOutput:

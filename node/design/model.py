@@ -120,6 +120,8 @@ class Partition:
     Attributes:
         pool: The pool's name, with which `name` ends; `None` means that the partition is one.
         mixed: Whether a job may have nodes of several of its partition's pools.
+        features: More features of its nodes than the cluster gives them.
+        weight: Slurm's weight of the nodes that are not static.
         memory_mib: Slurm's RealMemory, which is below what the machine reports.
         max: How many nodes: the first `min` are static, up as long as the cluster is; `max` counts all.
         placement: none | cluster
@@ -169,6 +171,8 @@ class Partition:
     tmp_disk_mib: int = 0
     pool: str | None = None
     mixed: bool = False
+    features: tuple[str, ...] = ()
+    weight: int = 10
     aws: AwsPartition = field(default_factory=AwsPartition)
     gcp: GcpPartition = field(default_factory=GcpPartition)
 
@@ -196,6 +200,32 @@ class Partition:
         given = self.aws.launch_template_overrides or self.gcp.instance_template_overrides
         fields: dict[str, Any] = json.loads(given or "{}")
         return fields
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPartition:
+    """A Slurm partition without machines of its own: it has all nodes of another one.
+
+    It has a line of its own in slurm.conf, and what the line says of its jobs. Its fields have the meaning of
+    those of `Partition`.
+
+    Attributes:
+        nodes_of: The partition whose nodes it has, by the name that Slurm knows.
+    """
+
+    name: str
+    nodes_of: str
+    time_limit: str = "INFINITE"
+    exclusive: bool = False
+    allow_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    qos: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    default: bool = False
+
+    @property
+    def slurm_name(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +418,8 @@ class ClusterDesign:
         provider: aws | gcp | local
         isolation: How machines are isolated: `vm` on a cloud; `process` or `container` on the local stack.
         scheduler: slurm | batch
+        partitions: The groups of equal nodes, which have machines: partitions and pools.
+        shared_partitions: Slurm's partitions that have the nodes of others.
         project: The id of the Google Cloud project.
         provider_settings: The settings of the cloud's Pulumi provider that the engineer's machine follows, as
             text (`infra.config.provider_settings`). Machines have an identity of their own, so it is not
@@ -428,6 +460,7 @@ class ClusterDesign:
     trains: bool = True
     requirements: str | None = None
     provider_settings: str | None = None
+    shared_partitions: tuple[SharedPartition, ...] = ()
 
     def fetched(self, role: str | None, scheme: str) -> list[str]:
         """Return the addresses with a scheme (`s3://`) that machines of a role fetch: hooks and packages.
@@ -445,11 +478,28 @@ class ClusterDesign:
         return exact or self.pools_of(name)[0]
 
     def slurm_partitions(self) -> dict[str, tuple[Partition, ...]]:
-        """Return the name of each of Slurm's partitions -> its pools, in the order of the stack file."""
+        """Return the name of each of Slurm's partitions -> its pools, in the order of the stack file.
+
+        Last are the partitions that have the pools of others.
+        """
+        pools = self.pools()
+        return pools | {shared.name: pools[shared.nodes_of] for shared in self.shared_partitions}
+
+    def pools(self) -> dict[str, tuple[Partition, ...]]:
+        """Return the name of each partition with machines of its own -> its pools."""
         pools: dict[str, tuple[Partition, ...]] = {}
         for partition in self.partitions:
             pools[partition.slurm_name] = (*pools.get(partition.slurm_name, ()), partition)
         return pools
+
+    def terms(self) -> dict[str, Partition | SharedPartition]:
+        """Return the name of each of Slurm's partitions -> what its line says of jobs, which pools share."""
+        own: dict[str, Partition | SharedPartition] = {name: pools[0] for name, pools in self.pools().items()}
+        return own | {shared.name: shared for shared in self.shared_partitions}
+
+    def default_partition(self) -> str:
+        """Return the partition of jobs that name none."""
+        return next(name for name, partition in self.terms().items() if partition.default)
 
     def pools_of(self, name: str) -> tuple[Partition, ...]:
         """Return the pools of one of Slurm's partitions.
@@ -468,8 +518,8 @@ class ClusterDesign:
 
     def nodes_of(self, names: str) -> frozenset[str]:
         """Return the nodes of partitions, whose names are joined by commas as in a job's."""
-        wanted = names.split(",")
-        return frozenset(node for p in self.partitions if p.slurm_name in wanted for node in p.nodes())
+        pools = self.slurm_partitions()
+        return frozenset(node for name in names.split(",") for p in pools.get(name, ()) for node in p.nodes())
 
     def static_nodes(self) -> frozenset[str]:
         """Return the nodes of all partitions that are always up."""

@@ -139,7 +139,11 @@ class Renewal:
     def _partitions_of(self, nodes: frozenset[str]) -> list[str]:
         """Return the partitions with any of these nodes, also those that people have created."""
         shown = runtime.shown_partitions(self._control.show_partitions())
-        designed = {p.slurm_name for p in self._design.partitions if not nodes.isdisjoint(p.nodes())}
+        designed = {
+            name
+            for name, pools in self._design.slurm_partitions().items()
+            if any(not nodes.isdisjoint(pool.nodes()) for pool in pools)
+        }
         return sorted(
             designed | {n for n, options in shown.items() if not nodes.isdisjoint(runtime.nodes_of(options))}
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, SharedPartition
 from node.elastic.budget import summary
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.history import Change
@@ -60,18 +60,20 @@ def status(
     by_node = {m.node: m for m in machines if m.node}
     now = time.time()
     kept = reservations.now_kept(reserved, now)
+    partitions = [
+        {
+            "name": p.name,
+            "state": states.get(p.name, "UP"),
+            "machine": p.instance_type,
+            "min": p.min,
+            "max": p.max,
+            "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
+        }
+        for p in design.partitions
+    ]
+    partitions += [_shared(design, p, states, nodes) for p in design.shared_partitions]
     return {
-        "partitions": [
-            {
-                "name": p.name,
-                "state": states.get(p.name, "UP"),
-                "machine": p.instance_type,
-                "min": p.min,
-                "max": p.max,
-                "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
-            }
-            for p in design.partitions
-        ],
+        "partitions": partitions,
         "nodes": [
             {
                 "name": name,
@@ -97,6 +99,22 @@ def status(
             if not job.is_over
         ],
         "cost": cost(design, ledger, now),
+    }
+
+
+def _shared(
+    design: ClusterDesign, shared: SharedPartition, states: Mapping[str, str], nodes: Mapping[str, NodeState]
+) -> dict[str, Any]:
+    """Return a partition that has the nodes of another one, which are counted there, too."""
+    pools = design.pools_of(shared.name)
+    return {
+        "name": shared.name,
+        "state": states.get(shared.name, "UP"),
+        "machine": pools[0].instance_type,
+        "min": sum(p.min for p in pools),
+        "max": sum(p.max for p in pools),
+        "up": sum(1 for p in pools for n in p.nodes() if n in nodes and nodes[n].is_up),
+        "nodes_of": shared.nodes_of,
     }
 
 

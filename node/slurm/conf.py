@@ -10,7 +10,7 @@ Slurm's traps (docs/internals/slurm_traps.md): start-tick, changed-defaults, req
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from node.accounting.sacctmgr import can_name
@@ -81,14 +81,13 @@ def render(
     sections = own_settings.merged(sections, settings.design.slurm.settings)
     sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
-    partitions = settings.design.slurm_partitions()
     parts.append(
         "\n".join(line for p in settings.design.partitions for line in _node_lines(settings, p, lines, kept))
     )
     parts.append(
         "\n".join(
-            _partition(settings.design, pools, name not in lines.closed, kept)
-            for name, pools in partitions.items()
+            _partition(settings.design, name, name not in lines.closed, kept)
+            for name in settings.design.slurm_partitions()
         )
     )
     parts.append("\n".join(_own_partitions(settings.design, lines, kept)))
@@ -159,14 +158,14 @@ def designed(settings: Settings, lines: Lines = AS_DESIGNED) -> runtime.Designed
     }
     return runtime.Designed(
         {
-            name: runtime.partition(dict(_partition_options(settings.design, pools)))
-            for name, pools in settings.design.slurm_partitions().items()
+            name: runtime.partition(dict(_partition_options(settings.design, name)))
+            for name in settings.design.slurm_partitions()
         },
         {
             node: fields
             for p in partitions
             for nodes, hardware, weight in _node_runs(settings, p, lines)
-            for fields in ({"Feature": ",".join(hardware.features), "Weight": str(weight)},)
+            for fields in ({"Feature": _features(p, hardware), "Weight": str(weight)},)
             for node in nodes
         },
         {key: str(options.get(key, value)) for key, value in runtime.CONTROLLER.items()},
@@ -472,15 +471,19 @@ def _accounting(settings: Settings, lines: Lines) -> Options:
     return options
 
 
+def _features(partition: Partition, hardware: Hardware) -> str:
+    """Return a node's features. The stack file's are no hardware: a node that is up has new ones at once."""
+    return ",".join(dict.fromkeys((*hardware.features, *partition.features)))
+
+
 def _node_runs(
     settings: Settings, partition: Partition, lines: Lines
 ) -> Iterator[tuple[list[str], Hardware, int]]:
     """Yield neighbours with the same hardware and the same weight."""
     static, every = partition.static_nodes(), partition.nodes()
     # Slurm prefers nodes of low weight. Static nodes run anyway, dynamic nodes cost extra money, and a
-    # partition's pools are wanted in their order.
-    later = settings.design.pools_of(partition.slurm_name).index(partition)
-    for members, weight in ((static, 1), (every[len(static) :], 10 * (1 + later))):
+    # partition's pools have weights in the order in which they are wanted.
+    for members, weight in ((static, 1), (every[len(static) :], partition.weight)):
         for group, hardware in lines.groups(members, Hardware.of(partition)):
             yield group, hardware, weight
 
@@ -505,7 +508,7 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
             options.append(("TmpDisk", hardware.tmp_disk_mib))
         if hardware.accelerator is not None:
             options.append(("Gres", node_gres(hardware.accelerator)))
-        if features := changes.get("Feature", ",".join(hardware.features)):
+        if features := changes.get("Feature", _features(partition, hardware)):
             options.append(("Feature", features))
         if bind := changes.get("CpuBind"):
             options.append(("CpuBind", bind))
@@ -513,11 +516,11 @@ def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: ru
         yield _line(options)
 
 
-def _partition_options(design: ClusterDesign, pools: Sequence[Partition]) -> Options:
-    """Return the options of a partition, which all of its pools share but for the nodes."""
-    partition = pools[0]
+def _partition_options(design: ClusterDesign, name: str) -> Options:
+    """Return the options of one of Slurm's partitions, which all of its pools share but for the nodes."""
+    pools, partition = design.pools_of(name), design.terms()[name]
     options = [
-        ("PartitionName", partition.slurm_name),
+        ("PartitionName", name),
         ("Nodes", fold([node for pool in pools for node in pool.nodes()])),
         ("Default", "YES" if partition.default else "NO"),
         ("MaxTime", partition.time_limit),
@@ -532,13 +535,10 @@ def _partition_options(design: ClusterDesign, pools: Sequence[Partition]) -> Opt
     return runtime.replaced(kept, partition.settings.items())
 
 
-def _partition(
-    design: ClusterDesign, pools: Sequence[Partition], in_service: bool, kept: runtime.Kept
-) -> str:
-    partition = pools[0]
-    changes = runtime.lines(kept.partitions.get(partition.slurm_name, {}))
-    own = [(key, own_settings.spelled(value)) for key, value in partition.settings.items()]
-    options = runtime.replaced(runtime.replaced(_partition_options(design, pools), own), changes)
+def _partition(design: ClusterDesign, name: str, in_service: bool, kept: runtime.Kept) -> str:
+    changes = runtime.lines(kept.partitions.get(name, {}))
+    own = [(key, own_settings.spelled(value)) for key, value in design.terms()[name].settings.items()]
+    options = runtime.replaced(runtime.replaced(_partition_options(design, name), own), changes)
     if not in_service:
         options = runtime.replaced(options, [("State", "DOWN")])
     return " ".join(f"{key}={value}" for key, value in options)

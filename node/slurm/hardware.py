@@ -186,8 +186,11 @@ def lines(design: ClusterDesign, release: str, lib: Path) -> tuple[Lines, Record
     free, seen = _renewal(lib)
     kept = {node: hardware for node, hardware in kept.items() if node not in free}
     looked_at = (seen | frozenset(before.seen if before is not None else ())) & kept.keys()
+    unseen = kept.keys() - looked_at
     closed = {
-        p.slurm_name for p in design.partitions if any(n in kept and n not in looked_at for n in p.nodes())
+        name
+        for name, pools in design.slurm_partitions().items()
+        if any(not unseen.isdisjoint(pool.nodes()) for pool in pools)
     }
     deviation = Lines(kept, frozenset(closed))
     values = [

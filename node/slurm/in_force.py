@@ -34,7 +34,7 @@ class Given:
     @staticmethod
     def of(settings: Settings) -> Given:
         design = settings.design
-        lines = {p.slurm_name: dict(p.settings) for p in design.partitions if p.settings}
+        lines = {name: dict(line.settings) for name, line in design.terms().items() if line.settings}
         return Given(dict(design.slurm.settings), lines)
 
     def put_in(self, settings: Settings) -> Settings:
@@ -43,8 +43,12 @@ class Given:
         partitions = tuple(
             replace(p, settings=self.partitions.get(p.slurm_name, {})) for p in design.partitions
         )
+        shared = tuple(replace(p, settings=self.partitions.get(p.name, {})) for p in design.shared_partitions)
         slurm = replace(design.slurm, settings=self.slurm)
-        return replace(settings, design=replace(design, slurm=slurm, partitions=partitions))
+        return replace(
+            settings,
+            design=replace(design, slurm=slurm, partitions=partitions, shared_partitions=shared),
+        )
 
 
 NOTHING = Given()

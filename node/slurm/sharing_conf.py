@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.design.model import ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition, SharedPartition
 from node.design.sharing import Priority
 
 Options = list[tuple[str, object]]
@@ -52,7 +52,7 @@ def preemption(design: ClusterDesign) -> Options:
     return [("PreemptType", "preempt/qos"), ("PreemptMode", PREEMPT_MODE)]
 
 
-def of_partition(design: ClusterDesign, partition: Partition) -> Options:
+def of_partition(design: ClusterDesign, partition: Partition | SharedPartition) -> Options:
     """Return who may use a partition, and the QOS whose limits hold for all of its jobs."""
     options: Options = []
     if accounts := with_children(design, partition.allow_accounts):

@@ -69,10 +69,7 @@ def render(design: ClusterDesign, places: Mapping[str, Place]) -> str:
 def _pools(design: ClusterDesign) -> list[Partition]:
     """Return the pools that share a partition and whose nodes no job may have together."""
     return [
-        pool
-        for pools in design.slurm_partitions().values()
-        if len(pools) > 1 and not pools[0].mixed
-        for pool in pools
+        pool for pools in design.pools().values() if len(pools) > 1 and not pools[0].mixed for pool in pools
     ]
 
 

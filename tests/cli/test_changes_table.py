@@ -13,7 +13,7 @@ from cli.providers.aws.changes import RULES
 from cli.providers.gcp import changes as gcp_changes
 from cli.providers.local import running
 from infra.effects import Kind
-from node.design.model import AwsSettings, Partition, SlurmSettings
+from node.design.model import AwsSettings, Partition, SharedPartition, SlurmSettings
 from node.design.sharing import User
 from node.design.storage import Mount
 from tests.support.aws_mocks import LUSTRE, NFS, aws_design
@@ -161,3 +161,29 @@ def test_jobs_of_a_partition_that_gets_pools_wait_on_and_those_on_its_former_nod
     (shrunk,) = table.compare(new, dataclasses.replace(new, partitions=(less, pools[1])), RULES)
     assert shrunk.costs(a_job(nodes="train-spot-1"))
     assert not shrunk.costs(a_job(nodes="train-od-1"))
+
+
+def test_a_partition_with_the_nodes_of_another_goes_without_nodes_and_is_closed_with_them() -> None:
+    whole, urgent = Partition("train", "local.small", 1, 1024, 0, 2), SharedPartition("urgent", "train")
+    alone = dataclasses.replace(up(), partitions=(whole,))
+    both = dataclasses.replace(alone, shared_partitions=(urgent,))
+    (added,) = table.compare(alone, both, RULES)
+    assert (added.line(), added.kind) == (
+        "partition urgent is new: applied to the running cluster",
+        Kind.LIVE,
+    )
+    (removed,) = table.compare(both, alone, RULES)
+    assert removed.kind is Kind.ENDS
+    its = dataclasses.replace(a_job(nodes="train-0"), partition="urgent")
+    assert removed.costs(its)
+    assert not removed.costs(a_job(nodes="train-0")), "a job of the other partition keeps its node"
+    later = dataclasses.replace(both, shared_partitions=(dataclasses.replace(urgent, time_limit="01:00:00"),))
+    (limit,) = table.compare(both, later, RULES)
+    assert (limit.key, limit.partition, limit.kind) == ("partitions.time_limit", "urgent", Kind.LIVE)
+    less = dataclasses.replace(both, partitions=(dataclasses.replace(whole, max=1),))
+    (shrunk,) = table.compare(both, less, RULES)
+    assert shrunk.costs(dataclasses.replace(its, nodes="train-1"))
+    assert table.holds([shrunk])[1] == {"train", "urgent"}, "neither may start a job on what goes"
+    retyped = dataclasses.replace(both, partitions=(dataclasses.replace(whole, instance_type="local.large"),))
+    (renewed,) = table.compare(both, retyped, RULES)
+    assert renewed.concerns(its) == "goes on; its nodes are removed when it is over"

@@ -224,6 +224,8 @@ def test_what_a_stack_file_says_arrives() -> None:
                 "image": {"id": "other-image"},
                 "gcp": {"secure_boot": True},
                 "open_metadata": True,
+                "features": ["fast", "fast"],
+                "weight": 3,
                 "nodes": {"min": 1, "max": 2},
             },
             "network": {"zones": ["europe-west4-a"], "cidr": "10.9.0.0/16"},
@@ -243,6 +245,7 @@ def test_what_a_stack_file_says_arrives() -> None:
     assert cluster.controller().image == "my-image"
     new = cluster.partition("new")
     assert (new.default, new.spot, new.placement, new.zones) == (True, True, "cluster", ("europe-west4-b",))
+    assert (new.features, new.weight) == (("fast",), 3)
     assert (new.image, new.gcp.secure_boot, new.static_nodes()) == ("other-image", True, ["new-0"])
     assert cluster.network.zones == ("europe-west4-a",)
     assert cluster.network.cidr == "10.9.0.0/16"

@@ -10,12 +10,21 @@ import pytest
 
 from node.design import sharing
 from node.design.accelerators import Accelerator
-from node.design.model import AwsPartition, ClusterDesign, Host, Partition, Settings, Site, SlurmSettings
+from node.design.model import (
+    AwsPartition,
+    ClusterDesign,
+    Host,
+    Partition,
+    Settings,
+    SharedPartition,
+    Site,
+    SlurmSettings,
+)
 from node.design.sites import LocalSite
 from node.design.storage import Mount
 from node.slurm.addressing import ports_needed, slurmd_addresses, slurmd_ports
-from node.slurm.conf import PROLOG_MARGIN, check_paths, render
-from node.slurm.hardware import device_files
+from node.slurm.conf import PROLOG_MARGIN, check_paths, designed, render
+from node.slurm.hardware import Hardware, Lines, device_files
 from node.slurm.hostlist import expand
 from node.slurm.version import Version
 
@@ -319,7 +328,7 @@ def test_partition_lines() -> None:
 def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
     pools = (
         part("train-spot", 1, 3, pool="spot", spot=True, default=True),
-        part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}),
+        part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}, weight=20),
     )
     text = render(settings(partitions=(*pools, part())), (22, 5))["slurm.conf"]
     weight = {node["NodeName"]: int(node["Weight"]) for node in lines(text, "NodeName")}
@@ -332,6 +341,37 @@ def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
     )
     assert other["PartitionName"] == "cpu"
     assert options(text)["TopologyPlugin"] == "topology/tree"
+
+
+def test_a_partition_with_the_nodes_of_another_is_a_line_with_the_same_nodes() -> None:
+    pools = (part("train-spot", 1, 3, pool="spot", default=True), part("train-od", 0, 2, pool="od"))
+    ours = settings(partitions=(*pools, part()))
+    urgent = SharedPartition("urgent", "train", "01:00:00", exclusive=True, settings={"PriorityTier": "9"})
+    ours = dataclasses.replace(ours, design=dataclasses.replace(ours.design, shared_partitions=(urgent,)))
+    text = render(ours, (22, 5))["slurm.conf"]
+    found = {line["PartitionName"]: line for line in lines(text, "PartitionName")}
+    assert list(found) == ["train", "cpu", "urgent"]
+    whole, shared = found["train"], found["urgent"]
+    assert shared["Nodes"] == whole["Nodes"] == "train-od-[0-1],train-spot-[0-2]"
+    assert shared["DefMemPerCPU"] == whole["DefMemPerCPU"]
+    assert (shared["MaxTime"], shared["OverSubscribe"], shared["Default"]) == ("01:00:00", "EXCLUSIVE", "NO")
+    assert (shared["PriorityTier"], whole.get("PriorityTier")) == ("9", None)
+    assert designed(ours).partitions["urgent"]["PriorityTier"] == "9", "nobody has changed it"
+    topology = render(ours, (22, 5))["topology.conf"]
+    assert topology.count("train-od-[0-1]") == topology.count("train-spot-[0-2]") == 1
+    closed = render(ours, (22, 5), Lines(closed=frozenset({"train", "urgent"})))["slurm.conf"]
+    assert [line["State"] for line in lines(closed, "PartitionName")] == ["DOWN", "UP", "DOWN"]
+
+
+def test_a_node_has_the_features_of_the_stack_file_beside_its_own() -> None:
+    """They are not hardware: a node that keeps its former line, as it has jobs, has the new ones at once."""
+    partition = part(features=("fast_disk", "spot"), weight=7, spot=True)
+    old = Hardware(1, 1000, None, ("old.type", "ondemand"))
+    text = render(settings(partitions=(partition,)), (22, 5), Lines({"cpu-0": old}))["slurm.conf"]
+    first, others = lines(text, "NodeName")
+    assert first["Feature"] == "old.type,ondemand,fast_disk,spot"
+    assert others["Feature"] == f"{partition.instance_type},spot,fast_disk"
+    assert (first["Weight"], others["Weight"]) == ("7", "7")
 
 
 def test_a_partition_that_grows_moves_no_others_ports() -> None:

@@ -339,11 +339,11 @@ class Benchmark:
             UserError: The arguments are wrong (exit 2).
         """
         given = () if partitions is None else self._names(partitions)
-        limits = [self._limits(name) for name in given or (self.partition.name,)]
+        limits = [self._limits(name) for name in given or (self.training.partition,)]
         return plans.parse_request(nodes, repeat, limits, partitions=given, gpus=gpus)
 
     def _names(self, text: str) -> tuple[str, ...]:
-        partitions = [partition.name for partition in self.cluster.partitions]
+        partitions = list(self.cluster.slurm_partitions())
         names = [name.strip() for name in text.split(",")]
         wrong = [f"{name[:40]!r} is none of them" for name in names if name not in partitions]
         wrong += [f"{name} is given twice" for name in partitions if names.count(name) > 1]
@@ -357,10 +357,12 @@ class Benchmark:
         return tuple(names)
 
     def _limits(self, name: str) -> PartitionLimits:
-        names = [partition.name for partition in self.cluster.partitions]
-        key = f"slurm-stacks:cluster.partitions[{names.index(name)}].nodes.max in {self.stack.file}"
-        partition = self.cluster.partition(name)
-        return PartitionLimits(name, partition.max, partition.usable_gpus, key)
+        first, *_ = pools = self.cluster.pools_of(name)
+        names = [partition.name for partition in self.config.cluster.partitions]
+        index = names.index(first.slurm_name)
+        key = f"slurm-stacks:cluster.partitions[{index}].nodes.max in {self.stack.file}"
+        most = (sum if first.mixed else max)(pool.max for pool in pools)
+        return PartitionLimits(name, most, first.usable_gpus, key)
 
     def plan(self, wanted: SweepRequest, number: int) -> Plan:
         """Return a plan. Only the same request with the same number has the same folders.
@@ -381,7 +383,7 @@ class Benchmark:
             for place, (case, repetition) in enumerate(plans.order(wanted), 1)
         )
         began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        return Plan(self.stack.name, self.partition.name, began, wanted.repeat, runs)
+        return Plan(self.stack.name, self.training.partition, began, wanted.repeat, runs)
 
     def preparation(self, plan: Plan) -> dict[str, Any]:
         """Return what the cluster needs to prepare the runs of a plan (`node.sweep.Sweep.prepare`)."""
@@ -421,7 +423,7 @@ class Benchmark:
 
     def shared_cores(self, plan: Plan) -> list[str]:
         """Say which runs' nodes share cores, and with whom: local nodes do where too few are free."""
-        runs = [(run.case.partition or self.partition.name, run.nodes) for run in plan.runs]
+        runs = [(run.case.partition or self.training.partition, run.nodes) for run in plan.runs]
         return shared_cores.of_runs(self.machine, self.stack, self.cluster, runs)
 
     def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
@@ -438,15 +440,13 @@ class Benchmark:
 
     def _training(self, case: Case) -> BenchmarkDesign:
         """Return the benchmark with a case's values in place of its own."""
-        partition = self.cluster.partition(case.partition) if case.partition else self.partition
+        name = case.partition or self.training.partition
         gpus = case.gpus
         if gpus is None:
-            most = partition.usable_gpus
+            most = self.cluster.partition(name).usable_gpus
             requested = self.config.benchmark.gpus_per_node if self.config.benchmark else None
             gpus = most if requested is None else min(requested, most)
-        return dataclasses.replace(
-            self.training, nodes=case.nodes, partition=partition.name, gpus_per_node=gpus
-        )
+        return dataclasses.replace(self.training, nodes=case.nodes, partition=name, gpus_per_node=gpus)
 
     def _run(self, case: Case) -> BenchmarkRun:
         layout = self.machine.layout(self.cluster)

@@ -68,10 +68,11 @@ def _quota(c: Context, benchmark: BenchmarkConfig) -> None:
 def _partition(c: Context, benchmark: BenchmarkConfig) -> PartitionConfig | None:
     """Return the partition that the benchmark runs on; `None`, after a mistake is added, if there is none."""
     if benchmark.partition is None:
-        return c.default_partition()
+        partition = c.default_partition()
+        return partition and c.with_machines(partition)
     partitions = {partition.name: partition for partition in c.cluster.partitions}
     if benchmark.partition in partitions:
-        return partitions[benchmark.partition]
+        return c.with_machines(partitions[benchmark.partition])
     whole = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(c.cluster.partitions)))
     if whole and partitions:
         c.add(

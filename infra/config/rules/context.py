@@ -118,3 +118,11 @@ class Context:
     def default_partition(self) -> PartitionConfig | None:
         partitions = self.cluster.partitions
         return next((p for p in partitions if p.default), partitions[0] if partitions else None)
+
+    def with_machines(self, partition: PartitionConfig) -> PartitionConfig | None:
+        """Return the partition whose nodes a partition has; `None` if that is not known."""
+        if partition.nodes_of is None:
+            return partition
+        return next(
+            (p for p in self.cluster.partitions if p.name == partition.nodes_of and p.by_pool()), None
+        )

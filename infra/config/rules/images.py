@@ -54,7 +54,7 @@ def check_image(c: Context, image: ImageConfig) -> None:
 def _all_have_own(c: Context) -> bool:
     """Return whether every machine has its own image. Login machines always have the cluster's."""
     cluster = c.cluster
-    images = [cluster.controller.image, *(partition.image for partition in cluster.partitions)]
+    images = [cluster.controller.image, *(group.image for _, group in c.groups())]
     return None not in images and not cluster.login.count
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Sequence
 
 from infra.config.fields import IN_WORDS, LONGEST_NAME, NAME
 from infra.config.mistakes import Location
@@ -10,10 +12,12 @@ from infra.config.partitions import PartitionConfig
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.rules.images import check_own_image
 from infra.config.rules.instance_types import check_instance_type
+from infra.config.rules.shared_partitions import check_shared_partition
 from infra.instance_types.catalog import InstanceType
 
 # login-0 and controller are hosts; DEFAULT, in any case of letters, has a meaning in slurm.conf.
 RESERVED = ("controller", "login", "default")
+OWN_FEATURES = ("spot", "ondemand")
 COMPACT_PLACEMENT_NODES = 150
 MOST_SIMULATED = 8
 _PLACE = r"(?P<region>[a-z]{2}(-[a-z]+)+-[0-9]):[0-9]{12}"
@@ -63,6 +67,10 @@ def check_partitions(c: Context) -> None:
                 "one default partition",
                 "leave `default` out here",
             )
+        if partition.nodes_of is not None:
+            _reserved(c, partition, at)
+            check_shared_partition(c, partition, at)
+            continue
         _pools(c, partition, at)
         if partition.nodes.min > partition.nodes.max:
             c.add(
@@ -76,6 +84,7 @@ def check_partitions(c: Context) -> None:
     for at, group in c.groups():
         whole = partitions[int(at[2])].name
         _names(c, group, at)
+        _features(c, group, at)
         if (other := owners.setdefault(group.name, whole)) != whole:
             c.add(
                 "partition.nodes-of-pool",
@@ -99,9 +108,38 @@ def _pools(c: Context, partition: PartitionConfig, at: Location) -> None:
             c.add(
                 "pools.name-twice", where, name, "a name of its own in the partition", "rename one of the two"
             )
-    first, *others = partition.by_pool()
+    groups = partition.by_pool()
+    _ascending(c, partition, groups, at)
+    first, *others = groups
     for number, group in enumerate(others, 1):
         _alike(c, first, group, (*at, "pools", number), partition)
+
+
+def _ascending(
+    c: Context, partition: PartitionConfig, groups: Sequence[PartitionConfig], at: Location
+) -> None:
+    """Check the weights of pools, by which newer releases of Slurm choose the pool: the first is the least.
+
+    Slurm before 23.11 goes by the order in topology.conf, so with other weights releases would differ.
+    """
+    for number, (before, group) in enumerate(itertools.pairwise(groups), 1):
+        if group.weight > before.weight:
+            continue
+        own = partition.pools[number].weight is not None
+        pool, other = (partition.pools[n] for n in (number, number - 1)[:: 1 if own else -1])
+        allowed = "weights that ascend in the order of the pools, in which they are wanted"
+        wrong = f"{other.name} has {(before if own else group).weight}: change the order of the pools instead"
+        where = (*at, "pools", partition.pools.index(pool), "weight")
+        c.add("pools.weight", where, (group if own else before).weight, allowed, wrong)
+        return
+
+
+def _features(c: Context, group: PartitionConfig, at: Location) -> None:
+    """Check features that would say of nodes what only the cluster can say of them."""
+    for number, name in enumerate(group.features):
+        if name in OWN_FEATURES:
+            allowed = "features of yours: each node is spot or ondemand by the key spot"
+            c.add("features.own", (*at, "features", number), name, allowed, "remove it, or write spot: true")
 
 
 def _alike(
@@ -133,7 +171,7 @@ def _devices_of(group: PartitionConfig, machine: InstanceType) -> str:
     return f"{chosen.count} {chosen.type}" if chosen is not None else "none"
 
 
-def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
+def _reserved(c: Context, partition: PartitionConfig, at: Location) -> None:
     if partition.name in RESERVED:
         c.add(
             "partition.name-reserved",
@@ -142,6 +180,10 @@ def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
             f"any name but {', '.join(RESERVED)}",
             "these mean something else",
         )
+
+
+def _names(c: Context, partition: PartitionConfig, at: Location) -> None:
+    _reserved(c, partition, at)
     longest = f"{c.cluster.name}-{partition.name}-{partition.nodes.max - 1}"
     if len(longest) > LONGEST_NAME and c.sound((*CLUSTER, "name")):
         over = len(longest) - LONGEST_NAME

@@ -67,7 +67,7 @@ def announce_ready(context: Context) -> None:
     if not _has_motd(context):
         return
     design = context.settings.design
-    partitions = ", ".join(partition.name for partition in design.partitions)
+    partitions = ", ".join(design.slurm_partitions())
     # The former message shows whether the home folder was mounted during this boot.
     motd = context.at(MOTD)
     begun = motd.exists() and "will be mounted" in motd.read_text()

@@ -12,6 +12,7 @@ from infra.config import changes
 from infra.config.changes import Provider, Row
 from infra.config.cluster import ClusterConfig
 from infra.effects import Effect, Kind, Outcome, effect
+from node.design.model import SharedPartition
 from tests.support.aws_mocks import CONTROLLER, LOGIN, aws_design
 
 PROVIDERS: tuple[Provider, ...] = get_args(Provider)
@@ -63,13 +64,14 @@ def test_a_key_without_an_effect_is_found() -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_every_field_of_the_design_is_shown_by_one_key(provider: Provider) -> None:
-    design = aws_design(hosts=(CONTROLLER, LOGIN))
+    design = aws_design(hosts=(CONTROLLER, LOGIN), shared_partitions=(SharedPartition("urgent", "cpu"),))
     there = {
         path
         for section, _, part in comparison.parts(design).values()
         for path, _, _ in comparison.values(section, part, part)
     }
-    there -= {f"cluster.{name}" for name in ("hosts", "partitions", "mounts", "batch", *comparison.SECTIONS)}
+    there -= {f"cluster.{name}" for name in ("hosts", "mounts", "batch", *comparison.SECTIONS)}
+    there -= {"cluster.partitions", "cluster.shared_partitions"}
     shown = [field for row in changes.table(provider).values() for field in row.fields]
     assert len(shown) == len(set(shown))
     assert set(shown) & (DERIVED | RULED[provider]) == set()

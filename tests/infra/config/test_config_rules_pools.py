@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from annotated_types import Le
 
+from infra.config import parse
 from infra.config.cluster import ClusterConfig
+from infra.config.partitions import MOST_POOLS, MOST_WEIGHT, STEP, PartitionConfig
+from infra.design import design
+from infra.instance_types.catalog import catalog
+from node.slurm.control import LAST_WEIGHT
 from tests.support.stack_parts import Refused, check_refusal, check_sentences, each_refusal
 from tests.support.stack_values import mistakes, values
 
@@ -38,6 +44,14 @@ REFUSED: list[Refused] = [
      "partitions[0].pools[1].name", "pools.efa"),
     ("local", pools(SPOT, ONDEMAND, **{"partitions[1]": SMALL | {"name": "debug-spot"}}),
      "partitions[1].name", "partition.nodes-of-pool"),
+    ("local", pools(SPOT | {"weight": 20}, ONDEMAND), "partitions[0].pools[0].weight", "pools.weight"),
+    ("local", pools(SPOT, ONDEMAND | {"weight": 10}), "partitions[0].pools[1].weight", "pools.weight"),
+    ("local", pools(SPOT | {"weight": 9}, ONDEMAND | {"weight": 8}, **{"partitions[0].weight": 5}),
+     "partitions[0].pools[1].weight", "pools.weight"),
+    ("local", pools(SPOT | {"features": ["fast", "ondemand"]}, ONDEMAND),
+     "partitions[0].pools[0].features[1]", "features.own"),
+    ("local", {"partitions[0].features": ["spot"]}, "partitions[0].features[0]", "features.own"),
+    ("local", {"partitions[0].features": ["a&b"]}, "partitions[0].features[0]", "value.form"),
     ("local", pools({"name": "s" * 60}, ONDEMAND), "partitions[0].pools[0].name", "partition.name-too-long"),
     ("local", pools(SPOT, ONDEMAND, **{"partitions[0].settings": {"LLN": "yes"}}),
      "partitions[0].settings.LLN", "settings.past-pools"),
@@ -70,6 +84,17 @@ def test_the_sentences(pytestconfig: pytest.Config) -> None:
 )
 def test_what_is_possible_is_accepted(stack: str, changes: dict[str, Any]) -> None:
     assert mistakes(values(stack, changes)) == []
+
+
+def test_weights_follow_the_order_of_the_pools_and_stay_below_that_of_a_node_to_be_used_last() -> None:
+    chosen = pools(SPOT, ONDEMAND | {"weight": 500, "features": ["paid"]}, {"name": "last"},
+                   **{"partitions[0].weight": 40, "partitions[0].features": ["a", "b"]})  # fmt: skip
+    chosen["partitions[0].pools"][2]["weight"] = 999
+    spot, ondemand, last = design(parse(values("local", chosen), "test"), catalog()).partitions
+    assert [p.weight for p in (spot, ondemand, last)] == [40, 500, 999]
+    assert [p.features for p in (spot, ondemand, last)] == [("a", "b"), ("paid",), ("a", "b")]
+    most = max(field.le for field in PartitionConfig.model_fields["weight"].metadata if isinstance(field, Le))
+    assert int(str(most)) + STEP * (MOST_POOLS - 1) <= MOST_WEIGHT < LAST_WEIGHT
 
 
 def test_what_a_pool_leaves_out_is_the_partitions() -> None:
