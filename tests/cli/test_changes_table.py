@@ -183,7 +183,7 @@ def test_a_partition_with_the_nodes_of_another_goes_without_nodes_and_is_closed_
     less = dataclasses.replace(both, partitions=(dataclasses.replace(whole, max=1),))
     (shrunk,) = table.compare(both, less, RULES)
     assert shrunk.costs(dataclasses.replace(its, nodes="train-1"))
-    assert table.holds([shrunk])[1] == {"train", "urgent"}, "neither may start a job on what goes"
+    assert table.holds([shrunk])[1] == frozenset({"train", "urgent"}), "neither may start a job on what goes"
     retyped = dataclasses.replace(both, partitions=(dataclasses.replace(whole, instance_type="local.large"),))
     (renewed,) = table.compare(both, retyped, RULES)
     assert renewed.concerns(its) == "goes on; its nodes are removed when it is over"

@@ -93,7 +93,7 @@ def test_weights_follow_the_order_of_the_pools_and_stay_below_that_of_a_node_to_
     spot, ondemand, last = design(parse(values("local", chosen), "test"), catalog()).partitions
     assert [p.weight for p in (spot, ondemand, last)] == [40, 500, 999]
     assert [p.features for p in (spot, ondemand, last)] == [("a", "b"), ("paid",), ("a", "b")]
-    most = max(field.le for field in PartitionConfig.model_fields["weight"].metadata if isinstance(field, Le))
+    (most,) = (field.le for field in PartitionConfig.model_fields["weight"].metadata if isinstance(field, Le))
     assert int(str(most)) + STEP * (MOST_POOLS - 1) <= MOST_WEIGHT < LAST_WEIGHT
 
 
