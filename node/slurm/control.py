@@ -98,7 +98,10 @@ _DOWN = (
     "Slurm controller not responding",
     "Zero Bytes were transmitted or received",
     "Connection refused",
+    # slurmctld ends while a client sends: the error of the socket, and the last text where it has none.
     "Connection reset by peer",
+    "Broken pipe",
+    "Unexpected missing socket error",
     "Socket timed out on send/recv operation",
     "Slurm backup controller in standby mode",
     "Unable to establish controller machine",

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from node.design.model import CONTAINER
+from operations.local import system_packages
 from tests.support.containers import cluster_image
+from tests.support.soak import sharing
 from tests.support.soak.cluster import stack
 from tests.support.soak.commands import COMMANDS
 from tests.support.soak.faults import KINDS
@@ -44,6 +46,20 @@ def test_two_minutes_of_every_fault_lose_no_job_and_leave_nothing(
     assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
     assert result.jobs["completed"] >= 10
     assert set(result.faults) == set(kinds)
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    bool(system_packages.missing(system_packages.ACCOUNTING)), reason="packages of accounting are missing"
+)
+def test_two_minutes_in_which_jobs_make_way_lose_no_job(tmp_path: Path) -> None:
+    kinds = ("kill", "preempt", "quota_nodes", "elastic", "slurmctld", *sharing.DAEMONS)
+    result = soak(Options(SECONDS, SEED, kinds=kinds, logs=tmp_path / "logs", shares=True))
+    assert result.findings == [], f"seed {SEED}, logs in {result.logs}"
+    assert result.jobs["completed"] >= 10
+    assert set(result.faults) == set(kinds)
+    assert sharing.read(result.logs / "log" / "slurmctld.log"), "some made way"
 
 
 @pytest.mark.wide

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.slurm.states import NodeState
-from tests.support.soak import audit
+from tests.support.soak import audit, sharing
 from tests.support.soak.journal import Fault, Journal, Task
 
 BEGAN = 1_000_000.0
@@ -356,3 +356,88 @@ def test_a_requeue_that_comes_after_the_end_is_a_cause(journal: Journal, task: C
     assert repeated(journal) == {"requeued": 1}
     made.requeued[:] = [(BEGAN + 61, BEGAN + 62)]
     assert repeated(journal) == {"no cause": 1}
+
+
+# --- jobs that make way -----------------------------------------------------------------------------------
+
+LOG = """\
+[2026-01-02T03:04:05.678] sched: Allocate JobId=7 NodeList=debug-0 #CPUs=1 Partition=debug
+[2026-01-02T03:04:06.500] preempted JobId=7 has been requeued to reclaim resources for JobId=12
+[2026-01-02T03:04:07.000] preempted JobId=9_3(11) has been killed to reclaim resources for JobId=13_1(14)
+[2026-01-02T03:04:07.100] preempted JobId=9_3(11) could not be requeued: Requested operation is disabled
+"""
+LOW, URGENT = ("--account=rest",), ("--account=interactive",)
+
+
+def made_way(journal: Journal, job: str, other: str, after: float) -> None:
+    sharing.take_in(journal, [sharing.MadeWay(BEGAN + after, job, other)])
+
+
+def test_slurmctlds_log_says_who_made_way(tmp_path: Path) -> None:
+    log = tmp_path / "slurmctld.log"
+    assert sharing.read(log) == []
+    log.write_text(LOG)
+    first, second = sharing.read(log)
+    assert (first.job, first.other, second.job, second.other) == ("7", "12", "9_3", "13_1")
+    assert second.at - first.at == pytest.approx(0.5)
+
+
+def test_a_job_that_makes_way_is_no_loss_and_runs_again(journal: Journal, task: Callable[..., Task]) -> None:
+    low = task("COMPLETED", ("start", 0), ("term", 3), ("start", 20), ("end", 25))
+    urgent = task("COMPLETED", ("start", 4), ("end", 9))
+    low.job, low.options = "9_3", LOW
+    urgent.array, urgent.index, urgent.options = 13, 1, URGENT
+    made_way(journal, "9_3", "13_1", 3.0)
+    assert audit.broken_runs(journal) == {"made way for another job": 1}
+    assert repeated(journal) == {}
+    assert journal.findings == []
+
+
+def test_a_job_that_may_not_be_queued_again_ends_when_it_makes_way(
+    journal: Journal, task: Callable[..., Task]
+) -> None:
+    low = task("PREEMPTED", ("start", 0), ("term", 3), requeue=False)
+    low.options = LOW
+    assert audit.outcomes(journal) == {"lost": 1}
+    low.made_way.append((BEGAN + 3, BEGAN + 3))
+    assert audit.outcomes(journal) == {"--no-requeue, and made way for another job": 1}
+    low.requeue = True
+    assert audit.outcomes(journal) == {"lost": 1}, "it had to be queued again"
+
+
+@pytest.mark.parametrize(
+    ("options", "other", "wrong"),
+    [(LOW, URGENT, 0), (("--qos=low",), URGENT, 0), (LOW, LOW, 1), ((), URGENT, 1), (URGENT, URGENT, 1)],
+)
+def test_who_makes_way_and_for_whom_is_their_qos(
+    journal: Journal,
+    task: Callable[..., Task],
+    options: tuple[str, ...],
+    other: tuple[str, ...],
+    wrong: int,
+) -> None:
+    for number, words in ((7, options), (8, other)):
+        made = task("COMPLETED", ("start", 0), ("end", 5))
+        made.job, made.options = number, words
+    made_way(journal, "7", "8", 3.0)
+    assert len(journal.findings) == wrong
+    made_way(journal, "7", "99", 3.0)
+    assert len(journal.findings) == wrong + 1
+
+
+def test_what_stays_counted_against_a_limit_is_a_finding() -> None:
+    text = """\
+ClusterName=test Account=rest UserName= Partition= Priority=0 ID=5
+    GrpJobs=8(2) GrpJobsAccrue=N(0)
+    GrpSubmitJobs=N(0) GrpWall=N(16.47)
+    GrpTRES=cpu=N(0),node=N(0),gres/gpu=4(1),gres/gpu:v100=N(0)
+    GrpTRESMins=cpu=N(40),node=N(40)
+QOS=urgent(4)
+    GrpJobs=N(0) GrpJobsAccrue=N(3)
+    GrpSubmitJobs=N(1) GrpWall=N(1.00)
+"""
+    assert sharing.used(text) == [
+        "ClusterName=test Account=rest: GrpJobs=2",
+        "ClusterName=test Account=rest: gres/gpu=1",
+        "QOS=urgent(4): GrpSubmitJobs=1",
+    ]

@@ -719,6 +719,8 @@ def test_commands(spy: Path) -> None:
     [
         "slurm_load_node error: Unable to contact slurm controller (connect failure)",
         "scancel: error: Kill job error on job id 1: Socket timed out on send/recv operation",
+        "error: slurm_msg_sendto: address:port=127.0.0.1:6817 msg_type=4003: Unexpected missing socket error",
+        "error: slurm_msg_sendto: address:port=127.0.0.1:6817 msg_type=5042: Broken pipe",
     ],
 )
 def test_a_controller_that_does_not_answer(spy: Path, text: str) -> None:

@@ -22,6 +22,7 @@ STARTING_SECONDS = 3.0
 FATAL = ("kill", "freeze", "cut", "preempt")
 SLURMCTLD = ("slurmctld", HEAD)
 """With the controller, slurmctld ends too."""
+MADE_WAY = "made way for another job"
 AWAY = (*SLURMCTLD, UP_KILLED)
 """The faults in whose time there may be no slurmctld. `up` stops it in order: it forgets nothing."""
 NEAR_SECONDS = 30.0
@@ -64,6 +65,8 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return None
     if not runs:
         return "--no-requeue, and its nodes never came"
+    if task.state == "PREEMPTED" and any(_during(span, runs[-1]) for span in task.made_way):
+        return f"--no-requeue, and {MADE_WAY}"
     died = _unheard(journal, runs[-1]) if finished else why_ended(journal, task, runs[-1])
     return "--no-requeue, and its machine died" if died else None
 
@@ -117,6 +120,8 @@ def why_ended(journal: Journal, task: Task, run: Run) -> str | None:
         return "cancelled"
     if any(_during(span, run) for span in task.requeued):
         return "requeued"
+    if any(_during(span, run) for span in task.made_way):
+        return MADE_WAY
     for fault in journal.faults:
         if fault.kind in FATAL and _hits(fault, run):
             return fault.kind
@@ -161,8 +166,9 @@ def _why_repeated(journal: Journal, task: Task, run: Run, following: Run) -> str
     if following.count <= run.count:
         return None
     # The program that asks may see only later that a job has ended.
-    if any(run.start - BEFORE_SECONDS <= began <= following.start for began, _ended in task.requeued):
-        return "requeued"
+    for cause, spans in (("requeued", task.requeued), (MADE_WAY, task.made_way)):
+        if any(run.start - BEFORE_SECONDS <= began <= following.start for began, _ended in spans):
+            return cause
     return _unheard(journal, run)
 
 

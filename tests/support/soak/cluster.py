@@ -18,6 +18,7 @@ from operations.local import machine_access
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import Checkout, until
 from tests.support.processes import command_line, parent
+from tests.support.soak import sharing
 
 PARTITIONS = {
     PROCESS: {"debug": 6, "wide": 6, "gpu": 3},
@@ -38,7 +39,7 @@ STACK = """
             accelerator: {{type: v100, count: 2}}
             nodes: {{max: {gpu}}}
         slurm: {{{slurm}}}
-        local: {{isolation: {isolation}, boot_delay: 0.5}}
+        local: {{isolation: {isolation}, boot_delay: 0.5}}{sections}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 SLURM = {
@@ -48,9 +49,15 @@ SLURM = {
 """Machine -> the section `slurm`. A container boots as a whole machine does, and its head can be lost."""
 
 
-def stack(isolation: str) -> str:
-    """Return the stack file of a soak with machines of this kind."""
-    return STACK.format(isolation=isolation, slurm=SLURM[isolation], **PARTITIONS[isolation])
+def stack(isolation: str, *, shares: bool = False) -> str:
+    """Return the stack file of a soak with machines of this kind.
+
+    Args:
+        shares: Whether it has accounts, QOS and preemption.
+    """
+    slurm = SLURM[isolation] + (sharing.SLURM if shares else "")
+    sections = sharing.sections() if shares else ""
+    return STACK.format(isolation=isolation, slurm=slurm, sections=sections, **PARTITIONS[isolation])
 
 
 CALM: dict[str, Any] = {
@@ -69,6 +76,7 @@ MARKS = {"elastic": "node.elastic.daemon", "agent": "localcloud.agent"}
 HOLDER = ["sleep", "infinity"]
 """The process that holds the network of container machines (`localcloud.network`), and belongs to none."""
 DAEMONS = ("slurmctld", "elastic", "agent", "munged", "slurmd")
+"""The daemons of every soak. `sharing.DAEMONS` are there with accounting only."""
 
 
 class _Outside(Control):
@@ -102,14 +110,17 @@ class SoakCluster:
     Args:
         folder: where the checkout is made.
         isolation: process | container.
+        shares: whether the stack file has accounts, QOS and preemption.
 
     Attributes:
         partitions: partition -> its largest number of nodes.
+        shares: as the argument.
     """
 
-    def __init__(self, folder: Path, isolation: str) -> None:
+    def __init__(self, folder: Path, isolation: str, *, shares: bool = False) -> None:
         self.partitions = PARTITIONS[isolation]
-        self.checkout = Checkout(folder, stack(isolation))
+        self.shares = shares
+        self.checkout = Checkout(folder, stack(isolation, shares=shares))
         self.run = RunDirectory(self.checkout.run_directory)
         self._process = isolation == PROCESS
         self.control: Control = (
@@ -144,7 +155,7 @@ class SoakCluster:
             return 0.0
 
     def pids(self, daemon: str) -> list[int]:
-        """Return the pids of one of DAEMONS."""
+        """Return the pids of one of DAEMONS or `sharing.DAEMONS`."""
         found = []
         for pid in self.checkout.processes():
             argv = command_line(pid) or [""]

@@ -16,20 +16,25 @@ from infra.errors import EXIT_REFUSED
 from node.system import locks
 from tests.support import killed_command
 from tests.support.checkout import Checkout
+from tests.support.soak import sharing
 
 UP_KILLED, DOWN_REFUSED, DOWN_KILLED = "up killed", "down refused", "down killed"
 COMMANDS = (UP_KILLED, DOWN_REFUSED, DOWN_KILLED)
 LONGEST_UP_SECONDS = 5.0
 SPARE = ("nodes: {max: 2}}  # spare", "nodes: {max: 1}}  # spare")
-CHANGES = (("suspend_time: 4,", "suspend_time: 5,"), SPARE)
-"""Texts of the stack file, before and after. Fewer nodes close their partition for the moment of the change.
-It is one without jobs: `up` refuses the change where a job is on a node that goes."""
+CHANGES = (("suspend_time: 4,", "suspend_time: 5,"), SPARE, sharing.CHANGE)
+"""Texts of the stack file, before and after, if it has them.
+
+Fewer nodes close their partition for the moment of the change. It is one without jobs: `up` refuses the
+change where a job is on a node that goes.
+"""
 
 
 def change(checkout: Checkout, chance: random.Random) -> str:
     """Change the stack file, there or back, in a way that ends no job, and return the change."""
-    before, after = chance.choice(CHANGES)
-    if before not in _file(checkout).read_text():
+    text = _file(checkout).read_text()
+    before, after = chance.choice([pair for pair in CHANGES if any(side in text for side in pair)])
+    if before not in text:
         before, after = after, before
     _write(checkout, before, after)
     return after

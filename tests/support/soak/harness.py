@@ -17,7 +17,7 @@ from node.slurm.control import SlurmError
 from node.system import rpc
 from operations.waiting import attempts
 from tests.support.checkout import until
-from tests.support.soak import audit
+from tests.support.soak import audit, sharing
 from tests.support.soak.cluster import SoakCluster
 from tests.support.soak.faults import KINDS, Faults
 from tests.support.soak.journal import Journal
@@ -42,6 +42,7 @@ class Options:
         drain: seconds that the queue may take to empty after all faults have ended.
         kinds: kinds of faults.
         lose_head: After how many seconds the controller is lost each time; `None` means never.
+        shares: whether jobs are of several accounts and QOS, and some make way; process machines only.
     """
 
     seconds: float
@@ -51,6 +52,7 @@ class Options:
     kinds: tuple[str, ...] = KINDS
     logs: Path | None = None
     lose_head: float | None = None
+    shares: bool = False
 
 
 class Soak:
@@ -65,7 +67,7 @@ class Soak:
         chance = random.Random(options.seed)
         self.logs = options.logs or Path(tempfile.mkdtemp(prefix="slurm-stacks-soak-"))
         self.journal = Journal(self.logs)
-        self._cluster = SoakCluster(folder / "a soak", options.machines)
+        self._cluster = SoakCluster(folder / "a soak", options.machines, shares=options.shares)
         self._most = sum(self._cluster.partitions.values())
         self._load = Load(self._cluster, self.journal, random.Random(chance.random()))
         self._faults = Faults(
@@ -184,9 +186,12 @@ class Soak:
             self.journal.finding(f"node stuck: {line}")
         for line in audit.leaked(self._cluster.control.detailed_nodes()):
             self.journal.finding(f"GPUs counted as used without a job: {line}")
-        if self._options.machines == CONTAINER:
+        if self._options.machines == CONTAINER or self._options.shares:
             for line in self._unrecorded():
                 self.journal.finding(f"accounting: {line}")
+        if self._options.shares:
+            for line in sharing.used(self._cluster.control.run("scontrol", "show", "assoc_mgr")):
+                self.journal.finding(f"counted against a limit without a job: {line}")
         for machine in self._cluster.machines():
             self.journal.finding(f"orphan: machine {machine['id']} of {machine['node']}, {machine['state']}")
         for line in self._cluster.jobs_processes():
@@ -212,6 +217,8 @@ class Soak:
     def _report(self) -> None:
         """Write the report from the kept logs, because the cluster is gone."""
         journal = self.journal
+        made_way = sharing.read(self.logs / "log" / "slurmctld.log")
+        sharing.take_in(journal, made_way)
         ended, broken = audit.outcomes(journal), audit.broken_runs(journal)
         repeated = audit.repeated_runs(journal)
         print(f"seed {self._options.seed}, {self._options.seconds:g} s, machines: {self._options.machines}")
@@ -219,6 +226,8 @@ class Soak:
         print(f"faults: {len(journal.faults)}; {_listed(journal.kinds())}")
         print(f"runs that were cut off: {sum(broken.values())}; {_listed(broken)}")
         print(f"runs of what had ended before: {sum(repeated.values())}; {_listed(repeated)}")
+        if self._options.shares:
+            print(f"made way: {len(made_way)} times, {len({event.job for event in made_way})} jobs")
         if away := self._faults.away:
             print(
                 f"without a scheduler: median {statistics.median(away):.1f} s, worst {max(away):.1f} s, "

@@ -37,7 +37,10 @@ class Task:
         accepted: whether sbatch succeeded; if not, the job may exist or not.
         cancelled, requeued: when we requested it, as the seconds since the epoch at which the command began
             and ended. On a busy host slurmctld may take seconds.
+        made_way: when it was preempted for another job, according to slurmctld's log.
         states: every observed change: (when, state).
+        options: its account and QOS as options of sbatch.
+        array: the id that sbatch gave it and the array's other tasks.
     """
 
     name: str
@@ -49,8 +52,11 @@ class Task:
     submitted: float
     accepted: bool = True
     job: int | str | None = None
+    options: tuple[str, ...] = ()
+    array: int | None = None
     cancelled: list[Span] = field(default_factory=list)
     requeued: list[Span] = field(default_factory=list)
+    made_way: list[Span] = field(default_factory=list)
     states: list[tuple[float, str]] = field(default_factory=list)
     cause: str | None = None
     reason: str | None = None

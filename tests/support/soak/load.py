@@ -9,7 +9,7 @@ from typing import Any
 from node.slurm.control import SlurmDown, SlurmError
 from node.slurm.hostlist import expand
 from node.slurm.states import JobState
-from tests.support.soak import audit
+from tests.support.soak import audit, sharing
 from tests.support.soak.cluster import GPUS, SoakCluster
 from tests.support.soak.journal import Journal, Task
 
@@ -65,8 +65,12 @@ class Load:
         options += [f"--gpus-per-node={chance.randint(1, GPUS)}"] if partition == "gpu" else []
         options += ["--exclusive"] if chance.random() < 0.5 else []
         options += [] if requeue else ["--no-requeue"]
+        whose = sharing.options(chance) if self._cluster.shares else ()
+        options += whose
         indices: list[int | None] = list(range(tasks)) if tasks else [None]
-        made = [Task(name, i, partition, nodes, seconds, requeue, time.time()) for i in indices]
+        made = [
+            Task(name, i, partition, nodes, seconds, requeue, time.time(), options=whose) for i in indices
+        ]
         notes, script = (self._cluster.seen(path) for path in (self._journal.notes, self._journal.script))
         command = ["sbatch", "--parsable", "--output=/dev/null", f"--chdir={notes}", *options]
         command += [script, notes, str(seconds)]
@@ -81,7 +85,7 @@ class Load:
                 self._journal.finding(f"sbatch refused {' '.join(options)}: {error}")
             job = None
         for task in made:
-            task.job = job
+            task.job = task.array = job
             self._journal.tasks[task.key] = task
         self._journal.write("submit", name=name, job=job, options=options, seconds=seconds)
 
