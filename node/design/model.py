@@ -182,7 +182,7 @@ class Partition:
         return self.name if self.pool is None else self.name.removesuffix(f"-{self.pool}")
 
     def nodes(self) -> list[str]:
-        return [f"{self.name}-{i}" for i in range(self.max)]
+        return node_names(self.name, self.max)
 
     @property
     def usable_gpus(self) -> int:
@@ -200,6 +200,11 @@ class Partition:
         given = self.aws.launch_template_overrides or self.gcp.instance_template_overrides
         fields: dict[str, Any] = json.loads(given or "{}")
         return fields
+
+
+def node_names(partition: str, count: int) -> list[str]:
+    """Return the names of a partition's first nodes."""
+    return [f"{partition}-{i}" for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

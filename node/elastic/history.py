@@ -72,6 +72,7 @@ class NodeHistory:
         self._file = file
         self._nodes = frozenset(nodes)
         self._changes: dict[str, tuple[Change, ...]] = {}
+        self._seen: tuple[Mapping[str, NodeState], Mapping[str, MachinePhase]] = {}, {}
         self._lines = 0
         # A record that is not there, or not whole, is written anew with the first change.
         self._is_whole = False
@@ -91,7 +92,7 @@ class NodeHistory:
         """Record what has changed.
 
         Args:
-            nodes: Node -> its state.
+            nodes: Node -> its state. Those of nodes that have not changed are the same objects as before.
             machines: Node -> what the cloud says of its machine. Nodes of which this is unknown are left out.
             at: When the states were read, in seconds since the epoch.
 
@@ -99,8 +100,14 @@ class NodeHistory:
             OSError: The record cannot be written. The next call writes all of it.
         """
         new = []
-        for node in self._nodes & nodes.keys() & machines.keys():
-            if change := _change(nodes[node], machines[node], int(at), self.of(node)[-1:]):
+        (nodes_before, machines_before), self._seen = self._seen, (nodes, machines)
+        for node, state in nodes.items():
+            machine = machines.get(node)
+            if nodes_before.get(node) is state and machines_before.get(node) is machine:
+                continue
+            if machine is None or node not in self._nodes:
+                continue
+            if change := _change(state, machine, int(at), self.of(node)[-1:]):
                 self._add(node, change)
                 new.append((node, change))
         if new or (self._changes and not self._is_whole):

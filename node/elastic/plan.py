@@ -44,6 +44,7 @@ SCRIPT_ERRORS = ("Prolog error", "Epilog error")
 _REPLACEABLE = ((NodePhase.UP, MachinePhase.RUNNING), (NodePhase.UNFIT, MachinePhase.RUNNING))
 """The pairs in which an outdated machine is replaced."""
 _UNLISTED = (NodePhase.POWERING_UP, MachinePhase.NONE)
+_AT_REST = (NodePhase.POWERED_DOWN, MachinePhase.NONE)
 _OFF = (NodePhase.POWERED_DOWN, NodePhase.STUCK, NodePhase.POWERING_DOWN)
 BOOT_JITTER_SECONDS = 3.0
 """How much the boot time that Slurm reports may differ between two registrations of the same machine."""
@@ -214,12 +215,19 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
     passed = 0.0 if memory.at is None else min(max(0.0, now - memory.at), policy.credit)
     actions: list[Action] = []
     nodes: dict[str, NodeMemory] = {}
+    rested: dict[tuple[float, float | None], NodeMemory] = {}
+    awake = {*machines, *observation.launched, *observation.newest, *observation.busy}
     for name, view in views.items():
+        before = memory.nodes.get(name)
+        if before is not None and _rests(view, before) and name not in awake:
+            # Nearly all of thousands of nodes rest. Those that have rested equally long share one memory.
+            if (aged := rested.get((before.age, before.boot))) is None:
+                aged = rested[before.age, before.boot] = replace(before, age=before.age + passed)
+            nodes[name] = aged
+            continue
         node_machines = machines.get(name, [])
         launched, newest = observation.launched.get(name), observation.newest.get(name)
-        remembered = _look(
-            view, node_machines, memory.nodes.get(name), launched, newest, passed, observation.utc
-        )
+        remembered = _look(view, node_machines, before, launched, newest, passed, observation.utc)
         nodes[name] = remembered
         rebooting = view.phase is NodePhase.REBOOTING
         if remembered.admin_reason is not None and not (view.drained or rebooting):
@@ -243,6 +251,18 @@ def plan(observation: Observation, memory: Memory, now: float, policy: Policy) -
             replaced=remembered.replaced or rule.verb is Verb.LAUNCH,
         )
     return sorted(actions, key=lambda a: (a.verb, a.node or "", a.machine or "")), Memory(nodes, now)
+
+
+def _rests(view: NodeView, before: NodeMemory) -> bool:
+    """Return whether a node is off as it was, so that no rule applies to it while no machine is its own."""
+    return (
+        before.pair == _AT_REST
+        and view.phase is NodePhase.POWERED_DOWN
+        and view.boot == before.boot
+        and before.alive is None
+        and before.admin_reason is None
+        and not (before.replaced or before.ended or view.static or view.admin_disabled)
+    )
 
 
 def _rule(view: NodeView, remembered: NodeMemory, machines: list[Machine]) -> Rule:

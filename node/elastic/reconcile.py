@@ -92,6 +92,7 @@ class Reconciler:
         self._launcher = launcher
         self._ledger = ledger
         self._memory = Memory()
+        self._views: dict[str, tuple[NodeState, NodeView]] = {}
         self.nodes: Mapping[str, NodeState] = {}
         self.read_at = 0.0
         self.read_began = math.inf
@@ -125,7 +126,7 @@ class Reconciler:
         self._ledger.see(machines, time.time(), up)
         self._see_successes(nodes, machines)
         outdated_nodes = self._outdated_nodes()
-        views = tuple(self._view(state, outdated_nodes) for _, state in sorted(nodes.items()))
+        views = self._all_views(nodes, outdated_nodes)
         # A node gets its new line in slurm.conf only after its old machine is gone.
         machines = [replace(m, outdated=True) if m.node in outdated_nodes else m for m in machines]
         newest = self._ledger.newest()
@@ -188,6 +189,20 @@ class Reconciler:
             for reason in dict.fromkeys(action.reason for action in of[verb]):
                 yield [a for a in of[verb] if a.reason == reason], step
         yield of[Verb.LAUNCH], self._launch
+
+    def _all_views(
+        self, nodes: Mapping[str, NodeState], outdated_nodes: Collection[str]
+    ) -> tuple[NodeView, ...]:
+        """Return the views in the order of their names. Those of nodes that have not changed are kept."""
+        known, self._views = self._views, {}
+        for name in sorted(nodes):
+            state = nodes[name]
+            entry = known.get(name)
+            # Of a static node its line counts as well.
+            if entry is None or entry[0] is not state or name in self._static:
+                entry = state, self._view(state, outdated_nodes)
+            self._views[name] = entry
+        return tuple(view for _, view in self._views.values())
 
     def _view(self, state: NodeState, outdated_nodes: Collection[str]) -> NodeView:
         return NodeView(

@@ -8,7 +8,7 @@ Slurm's traps (docs/internals/slurm_traps.md): forgotten-requeue.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from node.elastic.failures import ErrorClass, Failure
@@ -42,14 +42,14 @@ class Requeue:
         self._jobs_on: dict[str, tuple[int, ...]] = {}
         self._not_requeueable: set[int] = set()
 
-    def watch(self, views: Iterable[NodeView]) -> None:
+    def watch(self, views: Collection[NodeView]) -> None:
         """Record the jobs on silent nodes, tell those that Slurm has requeued why, and repeat what it forgot.
 
         The jobs are recorded early because Slurm no longer reports what ran on a node once it has given the
         node up. Slurm often powers such a node down by itself, and requeues those jobs by itself.
         """
-        phases = {view.name: view.phase for view in views}
-        silent = {name for name, phase in phases.items() if phase is NodePhase.SILENT}
+        silent = {view.name for view in views if view.phase is NodePhase.SILENT}
+        phases = {view.name: view.phase for view in views if view.name in self._jobs_on}
         new = silent - self._jobs_on.keys()
         self._jobs_on = {
             node: ids

@@ -189,7 +189,7 @@ class RuntimeChanges:
         closed = self._closed() | {
             name
             for name, options in shown.partitions.items()
-            if not unseen.isdisjoint(runtime.nodes_of(options))
+            if unseen and not unseen.isdisjoint(runtime.nodes_of(options))
         }
         return runtime.compare(shown, designed, before, closed.__contains__, {**self._marked(), **marked})
 

@@ -72,8 +72,9 @@ class NodeParser:
                     other = other or line.strip()
                     continue
                 entry, same = (line, node), False
-            _refuse_second(nodes, entry[1].name, "node")
-            nodes[entry[1].name] = entry[1]
+            if (name := entry[1].name) in nodes:
+                _refuse_second(nodes, name, "node")
+            nodes[name] = entry[1]
             known[entry[0]] = entry
         if other and not nodes and not other.startswith("No nodes in the system"):
             raise ValueError(f"no node's line from scontrol: {other[:200]!r}")

@@ -16,11 +16,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from node.design.accelerators import Accelerator
-from node.design.model import ClusterDesign, Partition
+from node.design.model import ClusterDesign, Partition, node_names
 from node.slurm.hostlist import expand, fold
 from node.system import files, foreign
 from node.system.codec import from_json, to_json
@@ -133,14 +134,20 @@ class Record:
 
     def kept(self, design: ClusterDesign) -> dict[str, Hardware]:
         """Return the nodes of a design whose recorded hardware differs from it, with that hardware."""
-        hardware = {}
-        before = self.nodes()
-        for partition in design.partitions:
-            new = Hardware.of(partition)
-            for node in partition.nodes():
-                if before.get(node, new) != new:
-                    hardware[node] = before[node]
-        return hardware
+        return dict(_kept(self.lines, tuple((p.name, p.max, Hardware.of(p)) for p in design.partitions)))
+
+
+@lru_cache(maxsize=4)  # each pass asks, and there may be tens of thousands of nodes
+def _kept(
+    lines: tuple[Line, ...], designed: tuple[tuple[str, int, Hardware], ...]
+) -> Mapping[str, Hardware]:
+    before = Record("", lines).nodes()
+    return {
+        node: before[node]
+        for name, count, new in designed
+        for node in node_names(name, count)
+        if before.get(node, new) != new
+    }
 
 
 @dataclass(frozen=True, slots=True)

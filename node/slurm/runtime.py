@@ -246,6 +246,7 @@ def _minutes(text: str) -> str:
     return str(int(days or 0) * 1440 + hours * 60 + minutes + (seconds > 0))
 
 
+@lru_cache(maxsize=256)  # each pass asks for each partition, which may have tens of thousands
 def _nodes(text: str) -> str:
     if text in ("", "(null)"):
         return ""
