@@ -8,7 +8,7 @@ Slurm's traps (docs/internals/slurm_traps.md): forgotten-requeue.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from node.elastic.failures import ErrorClass, Failure

@@ -138,9 +138,7 @@ class Record:
 
 
 @lru_cache(maxsize=4)  # each pass asks, and there may be tens of thousands of nodes
-def _kept(
-    lines: tuple[Line, ...], designed: tuple[tuple[str, int, Hardware], ...]
-) -> Mapping[str, Hardware]:
+def _kept(lines: tuple[Line, ...], designed: tuple[tuple[str, int, Hardware], ...]) -> Mapping[str, Hardware]:
     before = Record("", lines).nodes()
     return {
         node: before[node]

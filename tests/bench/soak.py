@@ -75,7 +75,7 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     chosen = options().parse_args()
-    every = ALL_KINDS if chosen.machines == CONTAINER else (*KINDS, *COMMANDS)
+    every: tuple[str, ...] = ALL_KINDS if chosen.machines == CONTAINER else (*KINDS, *COMMANDS)
     every += sharing.DAEMONS if chosen.sharing else ()
     kinds = {"all": every, "none": ()}.get(chosen.faults, tuple(chosen.faults.split(",")))
     if unknown := [kind for kind in kinds if kind not in every]:
