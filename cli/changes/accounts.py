@@ -97,7 +97,7 @@ def _missing(job: Waiting, held: Held, design: ClusterDesign) -> str | None:
     for account, qos in _of_stack(job.user, design):
         given[account] = given.get(account, frozenset()) | qos | held.get((account, ""), frozenset())
     if not given:
-        given[default] = held.get((default, ""), frozenset())
+        given[default] = _of_account(default, design) | held.get((default, ""), frozenset())
     if job.account and job.account not in given:
         return f"the user has no account {job.account}"
     every = [given[job.account]] if job.account else given.values()
@@ -108,10 +108,19 @@ def _missing(job: Waiting, held: Held, design: ClusterDesign) -> str | None:
 
 def _of_stack(name: str, design: ClusterDesign) -> Iterable[tuple[str, frozenset[str]]]:
     """Yield the accounts, and their QOS, that the stack file gives a user."""
-    qos_of = {account.name: frozenset(account.qos) for account in design.accounts}
     for user in (user for user in design.users if user.name == name):
         for account in user.all_accounts(design.slurm.default_account):
-            yield account, frozenset(user.qos) | qos_of.get(account, frozenset())
+            yield account, frozenset(user.qos) | _of_account(account, design)
+
+
+def _of_account(name: str | None, design: ClusterDesign) -> frozenset[str]:
+    """Return the QOS that the stack file gives an account: its own, or those of the next account above it."""
+    accounts = {account.name: account for account in design.accounts}
+    while name is not None and name in accounts:
+        if accounts[name].qos:
+            return frozenset(accounts[name].qos)
+        name = accounts[name].parent
+    return frozenset()
 
 
 def refusal(lines: Sequence[str], design: ClusterDesign) -> UserError:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cli.console.status import account_budgets
 from cli.console.tables import cell, new_table, put
 from cli.providers import login_machine
 from cli.providers.interface import HasLoginMachine
@@ -174,6 +175,8 @@ def _show(bill: Mapping[str, Any], up: StackUp) -> None:
         put(f"\n… and {left_out} more: `{cell(up.command('cost', f'--by {by} --csv'))}` has all of them")
     total = bill["total"]
     put(f"\nSum: {total['node_hours']:.2f} node-hours, {usd(total)}{_unknown(bill)}")
+    for line in account_budgets(bill.get("budgets", ())):
+        put(cell(line))
     put(f"Not in it: {cell(_not_in_it(up))}")
     for note in bill["notes"]:
         put(f"Note: {cell(note)}")

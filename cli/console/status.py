@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cli.console.tables import cell, new_table, put
@@ -131,16 +131,33 @@ def _show_spent(status: Mapping[str, Any]) -> None:
     put(f"\nCost so far: {cost['node_hours']:.2f} node-hours, {_usd(cost, status['partitions'])}")
     if damaged := cost["damaged"]:
         put(f"  and what is in {cell(', '.join(damaged))}, which could not be read")
-    if (budget := cost["budget"]) is None:
-        return
+    if (budget := cost["budget"]) is not None:
+        put(f"Budget: {_left(budget, 'no new node starts')}")
+    for line in account_budgets(cost.get("accounts", ())):
+        put(cell(line))
+
+
+def account_budgets(budgets: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each account's budget."""
+    for budget in budgets:
+        month = time.strftime(" in %Y-%m", time.gmtime(budget["at"])) if budget["period"] == "month" else ""
+        yield f"Budget of account {budget['account']}{month}: {_left(budget, 'no job of it starts')}"
+
+
+def _left(budget: Mapping[str, Any], stops: str) -> str:
+    """Return what is left of a budget.
+
+    Args:
+        stops: What happens once it is used up.
+    """
     left = [
         f"{budget[f'left_{key}']:.2f} of {budget[f'max_{key}']:.2f} {unit}"
         for key, unit in BUDGET_UNITS.items()
         if budget[f"max_{key}"] is not None
     ]
     what = {"keep": "jobs that run go on", "cancel": "running jobs are cancelled"}[budget["running_jobs"]]
-    end = f"used up: no new node starts, {what}" if budget["used"] >= 1 else f"{budget['used']:.0%} used"
-    put(f"Budget: {' and '.join(left)} are left, {end}")
+    end = f"used up: {stops}, {what}" if budget["used"] >= 1 else f"{budget['used']:.0%} used"
+    return f"{' and '.join(left)} are left, {end}"
 
 
 def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> str:

@@ -20,11 +20,13 @@ NEARLY = 0.8
 
 
 def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
-    """Warn if more than `NEARLY` of the cluster's budget is used.
+    """Warn if more than `NEARLY` of the cluster's budget, or of an account's, is used.
 
     Args:
         cost: From the cluster's status.
     """
+    for account in cost.get("accounts", ()):
+        yield from _account_budget(account, stack)
     limits = cost.get("budget")
     if limits is None or limits["used"] < NEARLY:
         return
@@ -36,6 +38,15 @@ def budget(cost: Mapping[str, Any], stack: str) -> Iterable[Finding]:
         yield warns("cluster.budget", "the budget is used up: no new node starts", cure)
     else:
         yield warns("cluster.budget", f"{limits['used']:.0%} of the budget is used", cure)
+
+
+def _account_budget(budget: Mapping[str, Any], stack: str) -> Iterable[Finding]:
+    name, again = printable(budget["account"]), f"Pulumi.{stack}.yaml and run `./cluster up --stack {stack}`"
+    cure = f"Raise the budget of {name} under slurm-stacks:cluster.accounts in {again}."
+    if budget["used"] >= 1:
+        yield warns("account.budget", f"the budget of account {name} is used up: no job of it starts", cure)
+    elif budget["used"] >= NEARLY:
+        yield warns("account.budget", f"{budget['used']:.0%} of the budget of account {name} is used", cure)
 
 
 def health(nodes: Iterable[Mapping[str, Any]], stack: str) -> Iterable[Finding]:

@@ -157,6 +157,10 @@ def _budget(design: ClusterDesign) -> list[str]:
             remarks.append(f"{path}: local nodes cost nothing; to try the budget, set local.price_hour")
         static = sum((p.price_hour or 0.0) * p.min for p in partitions)
         remarks += _static(path, budget.max_usd, "USD", static)
+    for account in design.accounts:
+        if account.budget.max_usd is not None and not any(p.price_hour for p in partitions):
+            path = f"cluster.accounts: {account.name}: budget.max_usd"
+            remarks.append(f"{path}: no node has a price, so nothing is counted: limit max_hours instead")
     if budget.max_hours is not None:
         static = float(sum(p.min for p in partitions))
         remarks += _static("cluster.budget.max_hours", budget.max_hours, "node-hours", static)

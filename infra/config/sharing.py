@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from infra.config.fields import LONGEST_LIMIT, Section, TimeLimit
+from infra.config.fields import LONGEST_LIMIT, Section, TimeLimit, Usd
 
 SLURM_NAME = r"^[a-z0-9_][a-z0-9_.-]*$"
 """slurmdbd keeps names of accounts and of QOS in small letters, and separates them by commas."""
@@ -60,6 +60,21 @@ class QosLimitsConfig(LimitsConfig):
     max_submit_per_user: Count | None = Field(None, description="Jobs of a user that wait or run.")
 
 
+class AccountBudgetConfig(Section):
+    """What an account's jobs may spend on nodes, with those of the accounts below it."""
+
+    max_usd: Usd | None = Field(None, description="USD, as `cost --by account` has them; null for no limit.")
+    max_hours: Usd | None = Field(None, description="Node-hours, likewise; null for no limit.")
+    period: Literal["life", "month"] = Field(
+        "life", description="What counts: the cluster's life, or each month of the calendar (UTC)."
+    )
+    running_jobs: Literal["keep", "cancel"] = Field(
+        "keep",
+        description="When the budget is used up: keep lets its running jobs finish, whatever that costs; "
+        "cancel ends them. Waiting jobs wait.",
+    )
+
+
 class AccountConfig(Section):
     """An account of Slurm, to which jobs are booked."""
 
@@ -73,6 +88,9 @@ class AccountConfig(Section):
     default_qos: SlurmName | None = Field(None, description="QOS of jobs that name none.")
     limits: AssociationLimitsConfig = Field(
         default_factory=AssociationLimitsConfig, description="Limits of its jobs."
+    )
+    budget: AccountBudgetConfig = Field(
+        default_factory=AccountBudgetConfig, description="What its jobs may spend."
     )
 
 

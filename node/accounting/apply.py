@@ -13,9 +13,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from node.accounting import plan, state
+from node.accounting import plan, state, stops
 from node.accounting.plan import Plan, QueuedJob, Record, Wanted, Words
 from node.accounting.sacctmgr import Sacctmgr
+from node.accounting.state import State
 from node.bootstrap.command import CommandError
 from node.bootstrap.context import Context
 from node.slurm.control import Control
@@ -52,7 +53,8 @@ def prepare(context: Context) -> None:
     sacctmgr, wanted, record = _sacctmgr(context), _wanted(context), read_record(context)
     # What is recorded and never added costs nothing; what is added and not recorded would count as people's.
     write_record(context, record.with_design(wanted))
-    done = plan.plan(wanted, state.read(sacctmgr), record, None, _name(context))
+    found = state.read(sacctmgr)
+    done = plan.plan(_with_stops(context, wanted, found), found, record, None, _name(context))
     _carry_out(sacctmgr, done.changes)
     _tell(context, done.said)
 
@@ -83,11 +85,27 @@ def _planned(context: Context, sacctmgr: Sacctmgr, wanted: Wanted, record: Recor
         QueuedJob(str(number), fields["username"], fields["account"], fields["qos"])
         for number, fields in owners.items()
     ]
-    return plan.plan(wanted, state.read(sacctmgr), record, jobs, _name(context))
+    found = state.read(sacctmgr)
+    return plan.plan(_with_stops(context, wanted, found), found, record, jobs, _name(context))
 
 
 def _wanted(context: Context) -> Wanted:
     return plan.wanted(context.settings.design, context.settings.site.user)
+
+
+def _with_stops(context: Context, wanted: Wanted, found: State) -> Wanted:
+    """Return what is wanted, except that accounts which have used their budgets stay as they are."""
+    folder = context.path(context.folders.state)
+    try:
+        before = stops.read(folder)
+    except (OSError, ValueError) as error:
+        print(f"which accounts have used their budgets cannot be read: {error}", file=sys.stderr, flush=True)
+        return wanted
+    limits = {name: values[stops.LIMIT] for name, values in found.accounts.items()}
+    wanted, after = stops.stopped(wanted, before, limits)
+    if after != before:
+        stops.write(folder, after, context.slurm_user)
+    return wanted
 
 
 def _name(context: Context) -> str:

@@ -130,11 +130,21 @@ def bill(
         "rows": tally.shown(),
         "total": tally.total().amounts(),
         "unknown": sorted(tally.unknown),
+        "budgets": _budgets(settings, folders) if by == "account" else [],
         "notes": [
             *_notes(recorded, told, tally, len(left_out)),
             *([HIDDEN] if accounting and job_runs.is_private(control) else []),
         ],
     }
+
+
+def _budgets(settings: Settings, folders: Folders) -> list[dict[str, Any]]:
+    """Return what accounts have used of their budgets, as the daemon has last counted it."""
+    if not any(account.budget.is_limited for account in settings.design.accounts):
+        return []
+    told: dict[str, Any] = rpc.call(str(folders.status_socket), "cost", DAEMON_SECONDS)
+    budgets: list[dict[str, Any]] = told["accounts"]
+    return budgets
 
 
 def _periods(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 DEFAULT_ACCOUNT = "users"
 ROOT, NORMAL = "root", "normal"
 """The account with its user, and the QOS, that slurmdbd has from the beginning."""
+STOPPED_ACCOUNTS = "slurm-stacks-stopped-accounts.json"
+"""The record of accounts that have used their budgets, in slurmctld's folder (`node.accounting.stops`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountBudget:
+    """What an account's jobs may spend on nodes, with those of the accounts below it; `None` means no limit.
+
+    Attributes:
+        max_hours: The limit in node-hours.
+        running_jobs: What happens to running jobs when the budget is used up: keep | cancel.
+        period: life (of the cluster) | month (of the calendar, in UTC).
+    """
+
+    max_usd: float | None = None
+    max_hours: float | None = None
+    running_jobs: str = "keep"
+    period: str = "life"
+
+    @property
+    def is_limited(self) -> bool:
+        return self.max_usd is not None or self.max_hours is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """An account of Slurm.
 
@@ -55,6 +77,7 @@ class Account:
     qos: tuple[str, ...] = ()
     default_qos: str | None = None
     limits: Limits = field(default_factory=Limits)
+    budget: AccountBudget = field(default_factory=AccountBudget)
 
 
 @dataclass(frozen=True, slots=True)

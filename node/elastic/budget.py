@@ -15,9 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from node.design.model import ClusterDesign
+from node.design.folders import Folders
+from node.design.model import ClusterDesign, Settings
+from node.design.sharing import STOPPED_ACCOUNTS
 from node.elastic.driver import AvailableCapacity, LaunchGroup
 from node.elastic.failures import ErrorClass, Failure
 from node.elastic.ledger import MINIMUM_BILLED_SECONDS, Account, Ledger
@@ -122,6 +125,14 @@ def summary(design: ClusterDesign, account: Account) -> dict[str, Any] | None:
         "used": round(max(limit.spent / limit.maximum for limit in limits.values()), 4),
         "running_jobs": design.budget.running_jobs,
     }
+
+
+def has_account_budgets(settings: Settings) -> bool:
+    """Return whether accounts have budgets, or are still stopped because they had some."""
+    design = settings.design
+    record = Path(str(Folders(settings).state)) / STOPPED_ACCOUNTS
+    limited = any(account.budget.is_limited for account in design.accounts)
+    return design.slurm.accounting and (limited or record.exists())
 
 
 def amount(number: float) -> str:

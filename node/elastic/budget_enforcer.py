@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
 from node.elastic.view import REASON_PREFIX, log
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.hostlist import fold
 from node.slurm.states import JobState
+
+
+def cancel(control: Slurm, jobs: Sequence[JobState], sentence: str) -> None:
+    """Cancel jobs, and tell their owners why.
+
+    Raises:
+        SlurmError: slurmctld does not answer, or cancels not all of them.
+    """
+    for job in jobs:
+        log(f"cancels job {job.id}: {sentence}")
+        try:
+            control.update_job(job.spelling, admin_comment=sentence)
+            # The message goes to the job's own output, where its owner looks first.
+            control.run("scontrol", "notify", str(job.spelling), f"slurm-stacks: {sentence}")
+        except SlurmError as error:  # the job may have ended in the meantime
+            log(f"job {job.id}: {error}")
+    control.cancel([job.spelling for job in jobs])
 
 
 class BudgetEnforcer:
@@ -47,24 +66,13 @@ class BudgetEnforcer:
                 log(f"powers down {fold(names)} when their jobs end: {sentence}")
                 self._control.update_node(names, state=state, reason=REASON_PREFIX + sentence)
         if self._cancels:
-            self._cancel(sentence)
+            jobs = [job for job in self._control.jobs().values() if self._is_ours(job)]
+            cancel(self._control, jobs, sentence)
             # The jobs of these nodes have not begun. They are requeued rather than started and then
             # cancelled.
             if coming := [node.name for node in nodes if node.is_powering_up]:
                 log(f"powers down {fold(coming)}: {sentence}")
                 self._control.power_down_force(coming, REASON_PREFIX + sentence)
-
-    def _cancel(self, sentence: str) -> None:
-        jobs = [job for job in self._control.jobs().values() if self._is_ours(job)]
-        for job in jobs:
-            log(f"cancels job {job.id}: {sentence}")
-            try:
-                self._control.update_job(job.spelling, admin_comment=sentence)
-                # The message goes to the job's own output, where its owner looks first.
-                self._control.run("scontrol", "notify", str(job.spelling), f"slurm-stacks: {sentence}")
-            except SlurmError as error:  # the job may have ended in the meantime
-                log(f"job {job.id}: {error}")
-        self._control.cancel([job.spelling for job in jobs])
 
     def _is_ours(self, job: JobState) -> bool:
         return job.is_running and any(self._counts(node) for node in job.nodes)

@@ -11,7 +11,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
@@ -20,6 +20,7 @@ from node.elastic.driver import AvailableCapacity, Driver
 from node.elastic.failures import COUNTED, ErrorClass, Failure
 from node.elastic.launcher import Launcher
 from node.elastic.pending_jobs import (
+    NOBODY,
     JobChange,
     PartitionCapacity,
     Run,
@@ -57,6 +58,7 @@ class CapacityLimiter:
 
     Args:
         changed: When `up` last changed the settings or the code, in seconds since the epoch.
+        stopped: Returns which jobs wait because their accounts have used their budgets (`job_changes`).
 
     Attributes:
         step: One pass, with its last error.
@@ -71,8 +73,10 @@ class CapacityLimiter:
         budget: Budget,
         launcher: Launcher,
         changed: float = 0.0,
+        stopped: Callable[[Iterable[JobState]], Mapping[int, Failure] | None] = lambda _: NOBODY,
     ) -> None:
         self._control = control
+        self._stopped = stopped
         self._changed = changed
         self._driver = driver
         self._pools = pools
@@ -225,7 +229,8 @@ class CapacityLimiter:
         failures = {name: limit.failure if limit else None for name, limit in limits.items()}
         self._runs = runs(jobs, self._runs)
         capacities = self._capacities(nodes, failures, jobs)
-        for job_change in job_changes(jobs, capacities, self._runs, time.time()):
+        stopped = self._stopped(jobs)
+        for job_change in job_changes(jobs, capacities, self._runs, time.time(), stopped):
             if job_change.news:
                 news -= 1
             if not job_change.news or news >= 0:

@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,17 +27,19 @@ from node.design.folders import Folders
 from node.design.model import ClusterDesign, Settings
 from node.design.published import read_settings
 from node.elastic import drivers, history
-from node.elastic.budget import Budget
+from node.elastic.budget import Budget, has_account_budgets
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
 from node.elastic.client import EPILOG_SECONDS, WAIT_ROUND_SECONDS
 from node.elastic.disks import Disks
 from node.elastic.dns_hosts import DnsHosts
 from node.elastic.driver import Driver
+from node.elastic.failures import Failure
 from node.elastic.history import NodeHistory
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer, Wait
+from node.elastic.pending_jobs import NOBODY
 from node.elastic.pool_guard import PoolGuard
 from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
@@ -53,11 +56,13 @@ from node.slurm import closing, in_force
 from node.slurm.control import Control, Slurm
 from node.slurm.hostlist import expand, fold
 from node.slurm.resume_request import ResumeJob, ResumeRequest, parse_resume
+from node.slurm.states import JobState
 from node.system import foreign, plurals, rpc
 from node.system.locks import locked
 from node.system.shared import Shared
 
 if TYPE_CHECKING:
+    from node.elastic.account_budgets import AccountBudgets
     from node.elastic.directory_watch import DirectoryWatch
 
 TERMINATE_THREADS = 4
@@ -94,13 +99,14 @@ class Elastic:
             control.working_jobs,
             partial(drivers.newest_report, drivers.reports(settings)),
         )
+        self._account_budgets = _account_budgets(settings, control, self._ledger)
         pools, budget = Pools(settings.design), Budget(settings.design, self._ledger)
         self.changes = RuntimeChanges(settings, control, lib)
         self.renewal = Renewal(settings.design, control, lib, record=self.changes.once)
         self._budget_enforcer = BudgetEnforcer(settings.design, control, budget)
         self.launcher = Launcher(settings.design, control, driver, pools, budget, self._ledger)
         self.capacity_limiter = CapacityLimiter(
-            settings.design, control, driver, pools, budget, self.launcher, changed
+            settings.design, control, driver, pools, budget, self.launcher, changed, self._stopped
         )
         self.reconciler = Reconciler(
             settings.design,
@@ -168,7 +174,7 @@ class Elastic:
         if method == "status":
             return self._shared_status()
         if method == "cost":
-            return cost(self._design, self._ledger, time.time())
+            return cost(self._design, self._ledger, time.time(), self._uses())
         if method == "lives":
             return self._ledger.lives(time.time())
         if method == "record":
@@ -213,6 +219,8 @@ class Elastic:
         threading.Thread(target=self.capacity_limiter.run, daemon=True, name="capacity").start()
         if self._directory is not None:
             threading.Thread(target=self._directory.run, daemon=True, name="directory").start()
+        if self._account_budgets is not None:
+            threading.Thread(target=self._account_budgets.run, daemon=True, name="account-budgets").start()
         threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         if self.names:
             threading.Thread(target=self.names.run, daemon=True, name="names").start()
@@ -285,12 +293,25 @@ class Elastic:
         reconciler = self.reconciler
         self._history.see(reconciler.nodes, reconciler.machine_phases(), reconciler.read_at)
 
+    def _stopped(self, jobs: Iterable[JobState]) -> Mapping[int, Failure] | None:
+        return NOBODY if self._account_budgets is None else self._account_budgets.causes(jobs)
+
+    def _uses(self) -> list[dict[str, Any]]:
+        return [] if self._account_budgets is None else self._account_budgets.summaries()
+
     def status(self) -> dict[str, Any]:
         """Return the cluster's state; see `node.elastic.status`."""
         cluster = status(
-            self._design, self._control, self._driver, self._ledger, self.reconciler.seen, self._history.of
+            self._design,
+            self._control,
+            self._driver,
+            self._ledger,
+            self.reconciler.seen,
+            self._history.of,
+            self._uses(),
         )
-        others = [self.capacity_limiter.step, *([] if self._directory is None else [self._directory.step])]
+        others = [self.capacity_limiter.step]
+        others += [part.step for part in (self._directory, self._account_budgets) if part is not None]
         steps = [step.status() for step in (*self._steps, *others)]
         closed = closing.described(closing.read(self._state), self._design.stack)
         refused = in_force.refused(self._state)
@@ -305,6 +326,15 @@ def _directory_watch(settings: Settings) -> DirectoryWatch | None:
     from node.elastic.directory_watch import DirectoryWatch
 
     return DirectoryWatch(directory)
+
+
+def _account_budgets(settings: Settings, control: Slurm, ledger: Ledger) -> AccountBudgets | None:
+    if not has_account_budgets(settings):
+        return None
+    # Imported late: few clusters have any.
+    from node.elastic.account_budgets import AccountBudgets
+
+    return AccountBudgets(settings, control, ledger)
 
 
 def _without_file(request: dict[str, Any]) -> ResumeRequest:

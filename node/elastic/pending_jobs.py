@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from node.elastic.capacity_drains import kind_of
 from node.elastic.failures import COUNTED, ErrorClass, Failure
@@ -41,6 +42,9 @@ more, and the node runs it already.
 """
 MOST_RELEASES = 3
 """How often one job is released automatically; after that a person must look."""
+STOPPED = "AssocGrpJobsLimit"
+"""Slurm's reason for a job whose account has used its budget (`node.accounting.stops`), or runs many jobs."""
+NOBODY: Mapping[int, Failure] = MappingProxyType({})
 UNKNOWN = ("None", "Cleaning", PAUSED)
 """The scheduler has not looked at the job since it was submitted, changed or requeued."""
 
@@ -109,7 +113,11 @@ def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
 
 
 def job_changes(
-    jobs: Iterable[JobState], capacities: Mapping[str, PartitionCapacity], seen: Mapping[int, Run], now: float
+    jobs: Iterable[JobState],
+    capacities: Mapping[str, PartitionCapacity],
+    seen: Mapping[int, Run],
+    now: float,
+    stopped: Mapping[int, Failure] | None = NOBODY,
 ) -> list[JobChange]:
     """Return what to change about jobs in Slurm; nothing that has been changed already.
 
@@ -118,11 +126,13 @@ def job_changes(
         capacities: Partition -> what it has for jobs.
         seen: The answer of `runs`.
         now: Seconds since the epoch.
+        stopped: Job id -> how its account has used its budget; `None`: that is not known yet.
     """
     result = []
     for job in jobs:
         if job.is_pending:
-            comment, start = _comment(job, capacities), _may_start(job, capacities, seen.get(job.id), now)
+            comment = _comment(job, capacities, stopped)
+            start = _may_start(job, capacities, seen.get(job.id), now)
         else:
             over = job.is_running and kind_of(job.admin_comment) is not None
             comment, start = ("" if over else None), False
@@ -153,11 +163,17 @@ def job_fits(job: JobState, capacities: Mapping[str, PartitionCapacity], now: fl
     return any(capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities))
 
 
-def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str | None:
+def _comment(
+    job: JobState, capacities: Mapping[str, PartitionCapacity], stopped: Mapping[int, Failure] | None
+) -> str | None:
     comment_kind = kind_of(job.admin_comment)
     partitions = _capacities(job, capacities)
     if not partitions or job.reason in UNKNOWN:
         return None
+    if stopped is None and job.reason == STOPPED and comment_kind is ErrorClass.BUDGET:
+        return None
+    if stopped is not None and (why := stopped.get(job.id)) is not None:
+        return _told(job, why)
     if job.reason in FOR_NODES:
         limited = [
             partition.failure
@@ -165,15 +181,19 @@ def _comment(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> str 
             if partition.failure is not None and partition.free < job.wanted_nodes
         ]
         if len(limited) == len(partitions):
-            sentence = " ".join(limited[0].sentence().split())
-            is_told = comment_kind is limited[0].kind and (
-                comment_kind not in COUNTED or job.admin_comment == sentence
-            )
-            return None if is_told else sentence
+            return _told(job, limited[0])
         if any(partition.failure is not None for partition in partitions):
             return None
     # The job waits for something else now.
     return "" if comment_kind not in (None, ErrorClass.PREEMPTED) else None
+
+
+def _told(job: JobState, failure: Failure) -> str | None:
+    """Return the comment that tells the failure; `None` if the job has it."""
+    sentence = " ".join(failure.sentence().split())
+    kind = kind_of(job.admin_comment)
+    is_told = kind is failure.kind and (kind not in COUNTED or job.admin_comment == sentence)
+    return None if is_told else sentence
 
 
 def _may_start(

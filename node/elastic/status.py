@@ -32,6 +32,7 @@ def status(
     ledger: Ledger,
     seen: Sequence[Machine] = (),
     changes: Callable[[str], Iterable[Change]] = lambda _: (),
+    accounts: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return partitions, nodes, reservations, machines, jobs that have not ended, the cost and the budget.
 
@@ -43,6 +44,7 @@ def status(
         seen: The last listing of machines. It is used if the cloud does not answer, which is just when people
             ask.
         changes: Returns a node's last changes, the oldest first.
+        accounts: What accounts have used of their budgets.
     """
     nodes = dict(control.nodes())
     # A node that Slurm no longer lists is missed by name.
@@ -98,7 +100,7 @@ def status(
             for job in jobs.values()
             if not job.is_over
         ],
-        "cost": cost(design, ledger, now),
+        "cost": cost(design, ledger, now, accounts),
     }
 
 
@@ -152,11 +154,19 @@ def _in_time(driver: Driver) -> Sequence[Machine]:
     return answer.result(ANSWER_SECONDS)
 
 
-def cost(design: ClusterDesign, ledger: Ledger, now: float) -> dict[str, Any]:
-    """Return node-hours and USD so far, and what is left of the budget.
+def cost(
+    design: ClusterDesign, ledger: Ledger, now: float, accounts: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return node-hours and USD so far, and what is left of the budget and of those of accounts.
 
     Args:
         now: Seconds since the epoch.
+        accounts: What accounts have used of their budgets.
     """
     account = ledger.account(now)
-    return {**ledger.cost(now), "damaged": list(account.damaged), "budget": summary(design, account)}
+    return {
+        **ledger.cost(now),
+        "damaged": list(account.damaged),
+        "budget": summary(design, account),
+        "accounts": list(accounts),
+    }

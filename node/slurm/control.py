@@ -203,6 +203,10 @@ class Slurm(Protocol):
         """Return what jobs wait for, as squeue shows it, by the job's id."""
         ...
 
+    def owners(self) -> dict[int, dict[str, str]]:
+        """Return to whom the jobs are booked that have not ended (`OWNERS`), by id."""
+        ...
+
     def ping(self) -> bool:
         """Return whether the controller answers."""
         ...
@@ -545,7 +549,6 @@ class Control(Slurm):
         return {number: fields["dependency"] for number, fields in self._texts(DEPENDENCY, *ALL_JOBS).items()}
 
     def owners(self) -> dict[int, dict[str, str]]:
-        """Return to whom the jobs are booked that have not ended (`OWNERS`), by id."""
         return self._texts(OWNERS, "--all")
 
     def outputs(self, jobs: Iterable[int]) -> dict[int, dict[str, str]]:

@@ -78,6 +78,16 @@ def test_what_the_stack_file_gives_counts() -> None:
     assert len(accounts.locked_out(answer("1|bob|users|normal", "2|bob|chem|day"), shared)) == 2
 
 
+def test_qos_that_an_account_has_from_the_one_above_it_count() -> None:
+    below = (Account("chem", qos=("night",)), Account("lab", parent="chem"), Account("bench", parent="lab"))
+    shared = dataclasses.replace(DESIGN, accounts=below, users=(User("bob", account="bench"),))
+    assert accounts.locked_out(answer("1|bob|bench|night"), shared) == []
+    assert len(accounts.locked_out(answer("1|bob|bench|day"), shared)) == 1
+    # Who is not named is in the default account, which the stack file may have, too.
+    users = dataclasses.replace(shared, accounts=(*below, Account("users", parent="lab")), users=())
+    assert accounts.locked_out(answer("1|eve|users|night"), users) == []
+
+
 def test_without_accounting_so_far_there_is_the_default_account_only() -> None:
     jobs = ("1|ada|(null)|normal", "2|ada|users|normal", "3|ada|physics|normal")
     assert accounts.locked_out(answer(*jobs, held=""), DESIGN) == [

@@ -253,6 +253,19 @@ def test_what_is_left_of_the_budget(
     assert capsys.readouterr().out.splitlines()[-2:] == ["Cost so far: 1.00 node-hours, 15.50 USD", line]
 
 
+def test_what_is_left_of_accounts_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    research = {**BUDGET, "account": "research", "period": "life", "at": 1764367200.0}
+    rest = {**research, "account": "rest", "period": "month", "left_usd": 0.0, "used": 1.0}
+    cost = {"node_hours": 1.0, "usd": 1.0, "damaged": [], "budget": None, "accounts": [research, rest]}
+    status.show_status({**STATUS, "cost": cost})
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.startswith("Budget of account research: ")
+    assert second == (
+        "Budget of account rest in 2025-11: 0.00 of 20.00 USD are left, used up: no job of it starts, "
+        "jobs that run go on"
+    )
+
+
 def test_a_sum_without_every_price_is_the_least_it_can_be(capsys: pytest.CaptureFixture[str]) -> None:
     cost = {
         "node_hours": 3.0,

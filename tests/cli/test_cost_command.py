@@ -54,7 +54,9 @@ def up(tmp_path: Path) -> StackUp:
 def test_the_table_has_all_rows_and_says_what_is_not_in_it(
     up: StackUp, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show(up, BILL, as_csv=False, as_json=False)
+    budget = {"max_usd": 4.0, "left_usd": 1.0, "max_hours": None, "used": 0.75, "running_jobs": "keep"}
+    physics = {**budget, "account": "physics", "period": "month", "at": NOW}
+    show(up, {**BILL, "budgets": [physics]}, as_csv=False, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
         "Cost by account, from 2025-11-21 22:00 UTC to 2025-11-28 22:00 UTC",
         "account                         jobs  node-hours  USD",
@@ -65,6 +67,7 @@ def test_the_table_has_all_rows_and_says_what_is_not_in_it(
         "before the record began         –     1.50        3.00",
         "",
         "Sum: 7.50 node-hours, at least 15.00 USD, price of the nodes of gpu unknown",
+        "Budget of account physics in 2025-11: 1.00 of 4.00 USD are left, 75% used",
         "Not in it: controller, login machines, file systems, disks and network; and traffic",
         "Note: ended machines are recorded since 2025-11-27 22:00:00 UTC; what ended before has one row",
     ]

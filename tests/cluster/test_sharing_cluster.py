@@ -18,6 +18,11 @@ pytestmark = pytest.mark.skipif(
 )
 INTERACTIVE = """
           - {name: interactive, shares: 25, qos: [urgent, low], limits: {grp_tres: {gres/gpu: 4}}}"""
+BUDGET = "budget: {max_hours: 0.0001}"
+WHY = (
+    "0.0001 node-hours are spent by research (accounts.research.budget.max_hours in Pulumi.test.yaml); "
+    "raise it and run up again"
+)
 STACK = """
     config:
       slurm-stacks:cluster:
@@ -36,9 +41,10 @@ STACK = """
             shares: 50
             qos: [normal, urgent, low]
             limits: {grp_tres: {cpu: 100, mem: 100000}, max_wall: "2-00:00:00"}
-          - {name: vision, parent: research, limits: {max_jobs: 5}}%s
+          - {name: vision, parent: research, limits: {max_jobs: 5}}
+          - {name: rest}%s
         users:
-          - {name: %s, account: research, accounts: [vision%s]}
+          - {name: %s, account: research, accounts: [vision, rest%s]}
           - {name: ada, account: vision, shares: 3}
         qos:
           - {name: urgent, priority: 100, preempts: [low], limits: {max_tres_per_user: {gres/gpu: 1}}}
@@ -99,6 +105,8 @@ def test_slurm_has_what_the_stack_file_says(cluster: Checkout, owner: str) -> No
         "vision|research||1||||5",
         "vision||ada|3||||",
         f"vision||{owner}|1||||",
+        "rest|root||1||||",
+        f"rest||{owner}|1||||",
     ]
     columns = "name,priority,preempt,usagefactor,maxtresperuser"
     assert cluster.ask("sacctmgr", "-nP", "list", "qos", f"format={columns}").splitlines() == [
@@ -166,7 +174,8 @@ def test_what_people_added_stays_and_jobs_keep_their_account(cluster: Checkout, 
     for words in (("account", "theirs"), ("user", "ada", "account=theirs")):
         cluster.ask("sacctmgr", "-i", "add", *words)
     job = submit(cluster, "--hold", "--account=interactive", "--qos=low")
-    cluster.write_stack(stack(owner, interactive=False).replace("max_jobs: 5", "max_jobs: 6"))
+    changed = stack(owner, interactive=False).replace("max_jobs: 5", "max_jobs: 6")
+    cluster.write_stack(changed.replace("shares: 50", f"shares: 50\n            {BUDGET}"))
     refused = cluster.cluster("up")
     assert refused.returncode == EXIT_REFUSED
     assert f"job {job} " in refused.stderr
@@ -175,16 +184,42 @@ def test_what_people_added_stays_and_jobs_keep_their_account(cluster: Checkout, 
     said = cluster.cluster("up", check=True).stderr
     assert "accounts changed: vision: limits.max_jobs 5 → 6: applied to the running cluster" in said
     assert "accounts changed: vision: maxjobs=6" in said
+    assert "accounts changed: research: budget.max_hours none → 0.0001: applied to the running" in said
     stays = "added with sacctmgr, and stays (slurm.exclusive_accounts: true takes it away)"
     assert f"{stays}: account theirs, user ada in account theirs" in said
     assert f"removed: user {owner} in account interactive, account interactive" in said
     assert "nothing to do" in cluster.cluster("up", check=True).stderr
     names = {line.split("|")[0] for line in listed(cluster, "association", "account")}
-    assert names == {"root", "users", "research", "vision", "theirs"}
+    assert names == {"root", "users", "research", "vision", "rest", "theirs"}
+
+
+def waiting(cluster: Checkout) -> list[str]:
+    return cluster.ask("squeue", "-h", "-A", "vision", "-t", "pending", "-o", "%i").split()
+
+
+def test_who_has_used_a_budget_starts_no_jobs_and_says_why(cluster: Checkout) -> None:
+    """The jobs so far have used research's budget; vision is below it."""
+    job, other = submit(cluster, "--account=vision"), submit(cluster, "--account=rest")
+    until_shown(cluster, job, "PENDING", "AssocGrpJobsLimit")
+    until_shown(cluster, other, "RUNNING", "None")
+
+    def cause() -> str:
+        (one,) = [one for one in cluster.status()["jobs"] if str(one["id"]) == job]
+        return str(one["cause"])
+
+    until(lambda: cause().endswith(WHY), 120, "the cause in the status")
+    assert WHY in cluster.ask("scontrol", "show", "job", job)
+    (budget,) = cluster.status()["cost"]["accounts"]
+    assert (budget["account"], budget["left_hours"]) == ("research", 0.0)
+    said = cluster.cluster("cost", "--by", "account", check=True).stdout
+    assert (
+        "Budget of account research: 0.00 of 0.00 node-hours are left, used up: no job of it starts" in said
+    )
+    cancel(cluster, other)
 
 
 def test_a_second_run_writes_nothing(cluster: Checkout) -> None:
-    """slurmdbd notes each change of an administrator's: another boot adds none."""
+    """slurmdbd notes each change of an administrator's: another boot adds none, and lets no account go."""
 
     def notes() -> list[str]:
         return cluster.ask(
@@ -195,3 +230,13 @@ def test_a_second_run_writes_nothing(cluster: Checkout) -> None:
     cluster.ask("scontrol", "ping")
     cluster.cluster("up", check=True)
     assert notes() == before
+    assert len(waiting(cluster)) == 1
+
+
+def test_with_another_budget_jobs_start(cluster: Checkout, owner: str) -> None:
+    (job,) = waiting(cluster)
+    cluster.write_stack(stack(owner, interactive=False))
+    cluster.cluster("up", check=True)
+    until_shown(cluster, job, "RUNNING", "None")
+    assert [line for line in listed(cluster, "association", "account,grpjobs") if line[-1] != "|"] == []
+    cancel(cluster, job)

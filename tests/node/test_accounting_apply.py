@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.accounting import apply, attributes, state
+from node.accounting import apply, attributes, state, stops
 from node.accounting.plan import Record
 from node.accounting.sacctmgr import Sacctmgr
 from node.bootstrap.context import Context
 from node.design.model import SlurmSettings
-from node.design.sharing import Account, User
+from node.design.sharing import Account, Limits, User
 from tests.support.recorded import Recorder, machine
 
 ON = SlurmSettings(accounting=True)
@@ -72,3 +72,17 @@ def test_every_attribute_of_the_design_has_its_option() -> None:
     assert attributes.of_user(User("u")).keys() == attributes.ASSOCIATION.keys()
     initial = {key: attribute.initial for key, attribute in attributes.ASSOCIATION.items()}
     assert attributes.of_user(User("u")) == initial
+
+
+def test_accounts_that_have_used_their_budgets_stay_stopped(tmp_path: Path) -> None:
+    context, run = controller(tmp_path, Account("research", limits=Limits(grp_jobs=9)))
+    rows = ["root|||" + "|1|normal" + "|" * 8, "research|root||" + "|1||||0" + "|" * 5]
+    run.answer("sacctmgr --noheader --parsable2 list association", "\n".join([*rows, ""]))
+    folder = context.path(context.folders.state)
+    stops.write(folder, {"research": "4"})
+    apply.prepare(context)
+    assert not any("grpjobs=" in call for call in run.calls)
+    assert stops.read(folder) == {"research": "9"}, "the stack file's limit holds afterwards"
+    (folder / stops.FILE).write_bytes(b"[]")
+    apply.prepare(context)
+    assert any("grpjobs=9" in call for call in run.calls)

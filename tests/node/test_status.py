@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {
     "jobs": {
         "id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause", "advice",
     },
-    "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget"},
+    "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget", "accounts"},
     "disks": {
         "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
     },

@@ -93,6 +93,7 @@ class FakeControl(Slurm):
         self.reserved: list[Reservation] = []
         self.partitions: dict[str, str] = {}
         self.waits_for: dict[int, str] = {}
+        self.booked: dict[int, dict[str, str]] = {}
         self.refuse_job_updates = False
         self.refuse_node_updates = False
         self.refuse_commands: set[str] = set()
@@ -123,6 +124,9 @@ class FakeControl(Slurm):
 
     def detailed_jobs(self) -> dict[int, JobState]:
         return self.jobs()
+
+    def owners(self) -> dict[int, dict[str, str]]:
+        return self.booked
 
     def dependencies(self) -> dict[int, str]:
         return self.waits_for

@@ -275,6 +275,9 @@ class SimulatedSlurm(Slurm):
     def detailed_jobs(self) -> dict[int, JobState]:
         return self.jobs()
 
+    def owners(self) -> dict[int, dict[str, str]]:
+        return {}
+
     def dependencies(self) -> dict[int, str]:
         return {}
 

@@ -106,8 +106,19 @@ def check(
 
 
 def check_budget(c: Context) -> None:
-    budget = c.cluster.budget
-    if budget.max_usd is None or c.provider == "local":
+    limits = [((*CLUSTER, "budget", "max_usd"), c.cluster.budget.max_usd)]
+    limits += [
+        ((*CLUSTER, "accounts", index, "budget", "max_usd"), account.budget.max_usd)
+        for index, account in enumerate(c.cluster.accounts)
+    ]
+    for where, most in limits:
+        if most is not None:
+            _check_limit(c, where, most)
+
+
+def _check_limit(c: Context, where: Location, most: float) -> None:
+    """Report a limit in USD where there are nodes without a price."""
+    if c.provider == "local":
         return
     dynamic = [p for _, p in c.groups() if p.nodes.max > p.nodes.min]
     unknown = sorted(
@@ -120,8 +131,8 @@ def check_budget(c: Context) -> None:
         example = "{" + f"{unknown[0]}: {{price_hour: …}}" + "}"
         c.add(
             "budget.no-price",
-            (*CLUSTER, "budget", "max_usd"),
-            budget.max_usd,
+            where,
+            most,
             f"a limit in USD only where prices are known; there is none for {', '.join(unknown)}",
             f"write instance_types: {example}, or limit max_hours instead",
         )

@@ -13,6 +13,7 @@ import pytest
 
 from cli.engine import state
 from cli.findings import Finding, Severity
+from cli.providers import condition
 from cli.providers.local.diagnosis import cluster
 from infra.program import folders, locations, owner
 from infra.program.stack import Stack
@@ -170,6 +171,17 @@ def test_a_budget_that_is_nearly_used(
         assert (told.check, told.severity.value) == ("cluster.budget", "warns")
         assert words in told.found
         sentences.finding(told, "cluster.budget", Severity.WARNS, "Pulumi.test.yaml")
+
+
+@pytest.mark.parametrize(
+    ("used", "words"),
+    [(0.79, None), (0.8, "80% of the budget of account rest is used"), (1.0, "no job of it starts")],
+)
+def test_a_budget_of_an_account_that_is_nearly_used(used: float, words: str | None) -> None:
+    found = [*condition.budget({"budget": None, "accounts": [{"account": "rest", "used": used}]}, "test")]
+    assert [words in told.found for told in found if words] == ([] if words is None else [True])
+    for told in found:
+        sentences.finding(told, "account.budget", Severity.WARNS, "Pulumi.test.yaml")
 
 
 def test_nodes_whose_devices_failed(project: Path, run: RunDirectory) -> None:

@@ -77,6 +77,10 @@ def test_warnings() -> None:
     (free,) = said("local", {"budget.max_usd": 2})
     sentences.sentence(free, "local.price_hour")
     assert said("local", {"budget.max_usd": 2, "local.price_hour": 1}) == []
+    team = {"slurm.accounting": True, "accounts": [{"name": "rest", "budget": {"max_usd": 2}}]}
+    (uncounted,) = said("local", team)
+    sentences.sentence(uncounted, "rest: budget.max_usd", "max_hours")
+    assert said("local", {**team, "local.price_hour": 1}) == []
     (scratch,) = others("aws", {"storage": {"scratch": {"kind": "fsx_lustre", "size_gib": 1200}}})
     sentences.sentence(scratch, "cluster.storage.scratch", "SCRATCH_2")
     open_door = {"mode": "ssh", "ssh_cidrs": ["0.0.0.0/0"], "allow_ssh_from_anywhere": True}

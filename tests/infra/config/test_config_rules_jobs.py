@@ -66,6 +66,16 @@ REFUSED: list[Refused] = [
         "budget.max_usd",
         "budget.no-price",
     ),
+    (
+        "aws",
+        {
+            "partitions[0].instance_type": "t8i.medium",
+            "slurm": {"accounting": True, "accept_unmaintained": "2026-11-26"},
+            "accounts": [{"name": "research"}, {"name": "rest", "budget": {"max_usd": 100}}],
+        },
+        "accounts[1].budget.max_usd",
+        "budget.no-price",
+    ),
     ("local", {"local.isolation": "namespace"}, "local.isolation", "value.choice"),
     ("local", {"local.suite": "trixie"}, "local.suite", "local.suite-needs-container"),
     # AWS Batch
