@@ -22,6 +22,7 @@ STARTING_SECONDS = 3.0
 FATAL = ("kill", "freeze", "cut", "preempt")
 SLURMCTLD = ("slurmctld", HEAD)
 """With the controller, slurmctld ends too."""
+DATABASE = ("slurmdbd", "mariadbd")
 MADE_WAY = "made way for another job"
 AWAY = (*SLURMCTLD, UP_KILLED)
 """The faults in whose time there may be no slurmctld. `up` stops it in order: it forgets nothing."""
@@ -207,12 +208,16 @@ def _unended(journal: Journal, task: Task) -> set[str]:
     """Return the states of which no record of a task that is over may be left.
 
     A slurmctld that has forgotten a requeue queues the job again, and accounting has a record more, which
-    stays PENDING (docs/internals/reliability.md).
+    stays PENDING (docs/internals/reliability.md). One of an earlier run stays RUNNING if the database was
+    killed as that run began (docs/failures.md).
     """
     queued = [at for at, state in task.states[1:] if state == "PENDING"]
     kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
     forgotten = any(0 <= at - began <= SAVING_SECONDS for at in kills for began in queued)
-    return {"RUNNING"} if forgotten else {"RUNNING", "PENDING"}
+    killed = [fault.at for fault in journal.faults if fault.kind in DATABASE]
+    runs = journal.runs(task)[:-1]
+    kept = any(abs(at - run.start) <= SAVING_SECONDS for at in killed for run in runs)
+    return {"RUNNING", "PENDING"} - ({"PENDING"} if forgotten else set()) - ({"RUNNING"} if kept else set())
 
 
 def recoveries(journal: Journal) -> list[float]:
