@@ -449,9 +449,9 @@ def test_what_a_team_shares_is_the_stack_files_and_holds(release: Release) -> No
         """Return what administrators have changed in the database, ever."""
         return release.run("sacctmgr", "-nP", "list", "transactions", "format=timestamp,action").splitlines()
 
-    before = notes()
+    written = notes()
     release.checkout.cluster("up", check=True, timeout=600)
-    assert notes() == before, "a second `up` writes nothing"
+    assert notes() == written, "a second `up` writes nothing"
 
     assert "Invalid account" in release.submit_as("alan", "--account=research")
     assert "Invalid qos" in release.submit_as("alan", "--qos=low")
