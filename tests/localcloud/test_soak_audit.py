@@ -405,6 +405,16 @@ def test_a_job_that_may_not_be_queued_again_ends_when_it_makes_way(
     assert audit.outcomes(journal) == {"lost": 1}, "it had to be queued again"
 
 
+@pytest.mark.parametrize(("after", "outcome"), [(4.0, "made way"), (1.0, "lost"), (12.0, "lost")])
+def test_slurm_may_forget_that_a_job_made_way(
+    journal: Journal, task: Callable[..., Task], after: float, outcome: str
+) -> None:
+    task("FAILED", ("start", 0), ("term", 3)).made_way.append((BEGAN + 2, BEGAN + 2))
+    fault(journal, "slurmctld", after)
+    (found,) = audit.outcomes(journal)
+    assert found.startswith(outcome)
+
+
 @pytest.mark.parametrize(
     ("options", "other", "wrong"),
     [(LOW, URGENT, 0), (("--qos=low",), URGENT, 0), (LOW, LOW, 1), ((), URGENT, 1), (URGENT, URGENT, 1)],

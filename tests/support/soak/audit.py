@@ -60,8 +60,10 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return "cancelled"
     if task.state == "PENDING" and task.reason == "BadConstraints" and _began_on_a_dead_node(journal, task):
         return "kept by Slurm as BadConstraints, as reliability.md says"
-    if task.state == "FAILED" and _requeue_forgotten(journal, task):
+    if task.state == "FAILED" and _requeue_forgotten(journal, task.requeued):
         return "queued again by its user, and forgotten by Slurm, as reliability.md says"
+    if task.state == "FAILED" and _requeue_forgotten(journal, task.made_way):
+        return f"{MADE_WAY}, and forgotten by Slurm, as failures.md says"
     if not task.over or task.requeue:
         return None
     if not runs:
@@ -72,10 +74,10 @@ def _outcome(journal: Journal, task: Task) -> str | None:
     return "--no-requeue, and its machine died" if died else None
 
 
-def _requeue_forgotten(journal: Journal, task: Task) -> bool:
-    """Return whether slurmctld may not have saved a requeue by a user, of which nobody else knows."""
+def _requeue_forgotten(journal: Journal, requeues: list[Span]) -> bool:
+    """Return whether slurmctld may not have saved a requeue of which nobody else knows."""
     kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
-    return any(began <= at <= ended + SAVING_SECONDS for at in kills for began, ended in task.requeued)
+    return any(began <= at <= ended + SAVING_SECONDS for at in kills for began, ended in requeues)
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
