@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from node.billing.shares import Run
 from node.slurm.answers import new_mark
@@ -65,7 +66,20 @@ def read(control: Slurm, since: float, until: float) -> tuple[list[Run], set[int
             continue
         if run is not None:
             runs.append(run)
-    return runs, left_out
+    return list(_ended(runs)), left_out
+
+
+def _ended(runs: Sequence[Run]) -> Iterator[Run]:
+    """Yield the runs: one without an end was over when its job ran again.
+
+    slurmdbd shows a run as RUNNING for ever if its database was killed as the run began.
+    """
+    starts: dict[str, list[float]] = {}
+    for run in runs:
+        starts.setdefault(run.job, []).append(run.start)
+    for run in runs:
+        later = [start for start in starts[run.job] if start > run.start] if run.end is None else []
+        yield replace(run, end=min(later)) if later else run
 
 
 def is_private(control: Slurm) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from node.backup import archive
 from operations.local import machine_access
+from tests.support import shared_accounts
 from tests.support.checkout import Checkout, until
 from tests.support.kept_cluster import WAITS, home, recorded, run_of, states, submit, up
 from tests.support.mishaps import Command
@@ -27,7 +28,7 @@ STACK = """
         controller: {{backup: {{bucket: {folder}, every_hours: 1, keep: 2}}}}
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{min: 1, max: 6}}, exclusive: true}}
-        slurm: {{suspend_time: 600, accounting: true}}
+        slurm: {{suspend_time: 600, accounting: true}}{sharing}
       slurm-stacks:benchmark: {{enabled: false}}
 """
 TASK = """\
@@ -48,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Checkout]:
     """One checkout, whose cluster is brought up and taken down by the tests, in their order."""
-    with up(tmp_path_factory, STACK.format(folder=folder)) as checkout:
+    with up(tmp_path_factory, STACK.format(folder=folder, sharing=shared_accounts.STACK)) as checkout:
         yield checkout
 
 
@@ -84,6 +85,9 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     flags = {deleted: "RESV_DEL_HOLD", special: "SPECIAL_EXIT"}
     until(lambda: flags.items() <= states(cluster).items(), 120, "their holds", 0.5)
     cluster.execute("sacctmgr", "--immediate", "add", "account", "physics")
+    hers = shared_accounts.submit(cluster, "ada", "--account=research", "--qos=urgent")
+    shared_accounts.holds(cluster)
+    shared = shared_accounts.known(cluster)
     keys = host_keys(cluster)
 
     # By the timer, which looks a minute after the boot.
@@ -95,7 +99,7 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     print(f"{time.monotonic() - began:.1f} s for a backup of {told['backup']['size']} bytes")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert archive.read(file).as_json() == told["backup"]
-    assert told["backup"]["jobs"] == 8
+    assert told["backup"]["jobs"] == 9
     assert [states(cluster)[job] for job in running] == 3 * ["RUNNING"], "they went on"
     assert "exists" in cluster.cluster("backup", str(file)).stderr
 
@@ -124,7 +128,11 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert host_keys(cluster) == keys
     for job, found in zip(ended, [DONE, [("FAILED", "3:0")]], strict=True):
         assert recorded(cluster, job)[-1:] == found, "a node that did not boot adds a row before"
-    assert "physics" in cluster.execute("sacctmgr", "--noheader", "--parsable2", "show", "account")
+    assert any(line.startswith("physics|") for line in shared)
+    assert shared_accounts.known(cluster) == shared
+    asked = ("squeue", "--noheader", "--format=%u %a %q", f"--jobs={hers}")
+    assert cluster.execute(*asked).split() == ["ada", "research", "urgent"]
+    shared_accounts.holds(cluster)
     assert "ReservationName=mine" in cluster.execute("scontrol", "show", "reservation")
     assert "MaxTime=01:00:00" in cluster.execute("scontrol", "show", "partition", "mine")
     assert "GraceTime=7" in cluster.execute("scontrol", "show", "partition", "debug")
@@ -143,10 +151,10 @@ def test_a_new_cluster_of_the_same_name_goes_on_where_the_backup_was_taken(
     assert int(new) > int(after)
     for name in ("again", "on"):
         (home(cluster) / f"go-{name}").touch()
-    cluster.execute("scontrol", "release", f"{held},{deleted}")
+    cluster.execute("scontrol", "release", f"{held},{deleted},{hers}")
     cluster.execute("scancel", special)
     cluster.execute("scontrol", "update", f"jobid={deleted}", "starttime=now")
-    for job in (new, held, after, deleted):
+    for job in (new, held, after, deleted, hers):
         until(lambda job=job: recorded(cluster, job)[-1:] == DONE, 240, f"job {job}", 0.5)  # type: ignore[misc]
     until(lambda: recorded(cluster, again)[-1] == ("FAILED", "7:0"), 240, "the job that ran", 0.5)
     until(

@@ -12,7 +12,7 @@ from localcloud import volumes
 from localcloud.containers import disk_folder
 from localcloud.machines import CONTROLLER
 from node.bootstrap.vm.state_guard import LOST_SECONDS
-from tests.support import lost_head
+from tests.support import lost_head, shared_accounts
 from tests.support.checkout import Checkout, until
 from tests.support.kept_cluster import WAITS, home, recorded, run_of, states, submit, up
 from tests.support.mishaps import Command, end, until_saved
@@ -30,6 +30,8 @@ STACK = """
         slurm: {suspend_time: 600, accounting: true}
       slurm-stacks:benchmark: {enabled: false}
 """
+_END = "\n      slurm-stacks:benchmark"
+SHARED = STACK.replace(_END, f"{shared_accounts.STACK}{_END}")
 TASK = """\
 echo $SLURM_ARRAY_TASK_ID >>tasks
 [ $SLURM_ARRAY_TASK_ID -lt 3 ] || until [ -e go-on ]; do sleep 0.2; done
@@ -38,7 +40,7 @@ echo $SLURM_ARRAY_TASK_ID >>tasks
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    with up(tmp_path_factory, STACK) as checkout:
+    with up(tmp_path_factory, SHARED) as checkout:
         yield checkout
 
 
@@ -61,6 +63,9 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     at = ("starttime=now+2days", "duration=60", "user=root", "nodes=debug-5", "flags=ignore_jobs")
     cluster.execute("scontrol", "create", "reservation", "reservationname=mine", *at)
     cluster.execute("scontrol", "update", "nodename=debug-5", "state=drain", "reason=by hand")
+    queued.append(shared_accounts.submit(cluster, "ada", "--account=research", "--qos=urgent"))
+    shared_accounts.holds(cluster)
+    shared = shared_accounts.known(cluster)
     keys = run_of(cluster).report("controller")["host_keys"]
     assert keys
     until(lambda: recorded(cluster, wide[0]) == [("RUNNING", "0:0")], 120, "the records")
@@ -88,12 +93,16 @@ def test_jobs_queue_and_history_outlive_the_controller(cluster: Checkout) -> Non
     assert "GraceTime=7" in cluster.execute("scontrol", "show", "partition", "debug")
     assert "by hand" in cluster.execute("sinfo", "--noheader", "--list-reasons")
     until(lambda: recorded(cluster, wide[1]) == [("FAILED", "7:0")], 120, "the end that nobody heard")
+    assert shared_accounts.known(cluster) == shared
+    asked = ("squeue", "--noheader", "--format=%u %a %q", f"--jobs={queued[-1]}")
+    assert cluster.execute(*asked).split() == ["ada", "research", "urgent"]
+    shared_accounts.holds(cluster)
 
     for name in ("a", "c", "on"):
         (home(cluster) / f"go-{name}").touch()
     cluster.execute("scontrol", "update", "nodename=debug-5", "state=resume")
     cluster.execute("scontrol", "delete", "reservation=mine")
-    cluster.execute("scontrol", "release", queued[3])
+    cluster.execute("scontrol", "release", f"{queued[3]},{queued[-1]}")
     done = [("COMPLETED", "0:0")]
     for job in (wide[0], single, *queued):
         until(lambda job=job: recorded(cluster, job) == done, 240, f"job {job}")  # type: ignore[misc]

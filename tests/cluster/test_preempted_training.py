@@ -7,6 +7,7 @@ import pwd
 import subprocess
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from operations.local import system_packages
@@ -25,6 +26,8 @@ STACK = """
       slurm-stacks:benchmark: {{nodes: 1, epochs: {epochs}, data: synthetic, profile: sync}}
 """
 EPOCHS = 2
+TRAINS = "-m workload.train \\\n"
+WEIGHTS = "weights-0.npz"
 
 
 # test_resume.py stops a training at every place, and test_sharing_cluster.py lets a job make way.
@@ -37,6 +40,9 @@ EPOCHS = 2
 def test_it_ends_with_the_same_weights(make_checkout: Callable[..., Checkout]) -> None:
     owner = pwd.getpwuid(os.getuid()).pw_name
     checkout = make_checkout(STACK.format(owner=owner, epochs=EPOCHS))
+    script = checkout.folder / "workload" / "run_keras.j2"
+    assert script.read_text().count(TRAINS) == 1
+    script.write_text(script.read_text().replace(TRAINS, TRAINS.replace("train", "train --weights .")))
     checkout.cluster("up", check=True, timeout=500)
     sweep = subprocess.Popen(
         [str(checkout.folder / "cluster"), "run", "--stack", "test", "--nodes", "1"],
@@ -57,11 +63,15 @@ def test_it_ends_with_the_same_weights(make_checkout: Callable[..., Checkout]) -
     assert states == ["PREEMPTED", "COMPLETED"]
     alone, disturbed = checkout.results()
     assert (alone["restarts"], disturbed["restarts"]) == (0, 1)
-    # Losses of whole passes over the data: the slightest difference of a weight shows in them.
     losses = [[(e["loss"], e["accuracy"]) for e in record["history"]] for record in (alone, disturbed)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == EPOCHS
     assert alone["test_accuracy"] == disturbed["test_accuracy"]
+    weights = [np.load(file) for file in (checkout.run_directory / "shared").rglob(WEIGHTS)]
+    assert len(weights) == 2
+    assert weights[0].files == weights[1].files != []
+    for name in weights[0].files:
+        np.testing.assert_array_equal(weights[0][name], weights[1][name], err_msg=name)
 
 
 def _trains(checkout: Checkout, job: str) -> bool:

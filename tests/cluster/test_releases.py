@@ -47,6 +47,21 @@ STACK = """
         slurm: {{suspend_time: 6, accounting: {accounting}{more}, settings: {settings}}}{containers}
       slurm-stacks:benchmark: {{enabled: false}}
 """
+GPUS = """
+          - name: gpu
+            instance_type: local.medium
+            accelerator: {type: v100, count: 1}
+            nodes: {max: 2}
+"""
+SHARING = """
+        accounts:
+          - {name: research, shares: 50, qos: [low, urgent], default_qos: low}
+          - {name: interactive, qos: [urgent], limits: {grp_tres: {gres/gpu: 1}}}
+        users:
+          - {name: grace, id: 2201, account: research, accounts: [interactive]}
+          - {name: alan, id: 2202, account: interactive}
+        qos: [{name: urgent, priority: 100, preempts: [low]}, {name: low}]
+"""
 RECONFIGURES = 200
 READ = "scontrol reconfigure; until scontrol ping | grep -q UP; do sleep 0.1; done"
 AWAY_SECONDS = 5.0
@@ -78,6 +93,14 @@ class Release:
 
     def submit(self, *options: str, script: str) -> str:
         return self.run("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", script).strip()
+
+    def submit_as(self, user: str, *options: str, script: str = "sleep 600") -> str:
+        """Submit as a user who logs in, and return the job's number, or why Slurm refuses it."""
+        words = ("sbatch", "--parsable", "--output=/dev/null", *options, "--wrap", script)
+        return self.run("su", "-", user, "-c", f"{shlex.join(words)} 2>&1 || true").strip()
+
+    def runs(self, number: str) -> None:
+        until(lambda: self.job(number)["JobState"] == "RUNNING", 300, f"job {number}")
 
     def job(self, number: str) -> dict[str, str]:
         text = self.run("scontrol", "--oneliner", "show", "job", number)
@@ -408,3 +431,49 @@ def test_slurmctld_reads_its_configuration_while_jobs_configure(release: Release
     assert max(seconds) < STARVED_SECONDS
     assert release.slurmctld_starts() == starts
     assert "fatal" not in release.log("slurmctld")
+
+
+def test_what_a_team_shares_is_the_stack_files_and_holds(release: Release) -> None:
+    """After a change of a cluster that is up; test_sharing_cluster.py has it of processes."""
+    if not release.container:
+        pytest.skip("machines that are processes are one user's")
+    text = release.stack(3)
+    for before, more in (("        slurm: ", GPUS), ("      slurm-stacks:benchmark", SHARING)):
+        head, found, tail = text.partition(before)
+        assert found
+        text = f"{head.rstrip()}{more}{found}{tail}"
+    release.checkout.write_stack(text)
+    release.checkout.cluster("up", check=True, timeout=600)
+
+    def notes() -> list[str]:
+        """Return what administrators have changed in the database, ever."""
+        return release.run("sacctmgr", "-nP", "list", "transactions", "format=timestamp,action").splitlines()
+
+    written = notes()
+    release.checkout.cluster("up", check=True, timeout=600)
+    assert notes() == written, "a second `up` writes nothing"
+
+    assert "Invalid account" in release.submit_as("alan", "--account=research")
+    assert "Invalid qos" in release.submit_as("alan", "--qos=low")
+    gpus = ("--partition=gpu", "--gres=gpu:1", "--account=interactive")
+    first, second = (release.submit_as(user, *gpus) for user in ("alan", "grace"))
+    until(lambda: release.job(second)["Reason"] == "AssocGrpGRES", 300, "the account's limit of GPUs")
+    status = " ".join(release.checkout.cluster("status", check=True).stdout.split())
+    assert "AssocGrpGRES: a limit of Slurm's accounting" in status
+    release.run("scancel", first, second)
+
+    whole = ("--exclusive", "--partition=debug")
+    low = [release.submit_as("grace", *whole) for _ in range(3)]
+    for number in low:
+        release.runs(number)
+    urgent = release.submit_as("alan", *whole, script="sleep 5")
+    release.ends(urgent)
+    states = ("sacct", "-nXPD", "-a", f"--jobs={','.join(low)}", "--format=state")
+    until(lambda: "PREEMPTED" in release.run(*states).split(), 120, "the record")
+    assert sorted(release.run(*states).split()).count("PREEMPTED") == 1
+    for number in low:
+        release.runs(number)
+    release.run("scancel", *low)
+    table = release.checkout.cluster("cost", "--by", "account", check=True).stdout
+    assert "interactive" in table
+    assert "research" in table

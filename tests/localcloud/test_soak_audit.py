@@ -364,12 +364,12 @@ LOG = """\
 [2026-01-02T03:04:05.678] sched: Allocate JobId=7 NodeList=debug-0 #CPUs=1 Partition=debug
 [2026-01-02T03:04:06.500] preempted JobId=7 has been requeued to reclaim resources for JobId=12
 [2026-01-02T03:04:07.000] preempted JobId=9_3(11) has been killed to reclaim resources for JobId=13_1(14)
-[2026-01-02T03:04:07.100] preempted JobId=9_3(11) could not be requeued: Requested operation is disabled
+[2026-01-02T03:04:08.000] slurm_job_preempt: preempted JobId=15_0(16) had to be killed
 """
 LOW, URGENT = ("--account=rest",), ("--account=interactive",)
 
 
-def made_way(journal: Journal, job: str, other: str, after: float) -> None:
+def made_way(journal: Journal, job: str, other: str | None, after: float) -> None:
     sharing.take_in(journal, [sharing.MadeWay(BEGAN + after, job, other)])
 
 
@@ -377,9 +377,9 @@ def test_slurmctlds_log_says_who_made_way(tmp_path: Path) -> None:
     log = tmp_path / "slurmctld.log"
     assert sharing.read(log) == []
     log.write_text(LOG)
-    first, second = sharing.read(log)
-    assert (first.job, first.other, second.job, second.other) == ("7", "12", "9_3", "13_1")
-    assert second.at - first.at == pytest.approx(0.5)
+    made = sharing.read(log)
+    assert [(one.job, one.other) for one in made] == [("7", "12"), ("9_3", "13_1"), ("15_0", None)]
+    assert made[1].at - made[0].at == pytest.approx(0.5)
 
 
 def test_a_job_that_makes_way_is_no_loss_and_runs_again(journal: Journal, task: Callable[..., Task]) -> None:
@@ -399,10 +399,20 @@ def test_a_job_that_may_not_be_queued_again_ends_when_it_makes_way(
     low = task("PREEMPTED", ("start", 0), ("term", 3), requeue=False)
     low.options = LOW
     assert audit.outcomes(journal) == {"lost": 1}
-    low.made_way.append((BEGAN + 3, BEGAN + 3))
+    made_way(journal, "7", None, 3.0)
     assert audit.outcomes(journal) == {"--no-requeue, and made way for another job": 1}
     low.requeue = True
     assert audit.outcomes(journal) == {"lost": 1}, "it had to be queued again"
+
+
+@pytest.mark.parametrize(("after", "outcome"), [(4.0, "made way"), (1.0, "lost"), (12.0, "lost")])
+def test_slurm_may_forget_that_a_job_made_way(
+    journal: Journal, task: Callable[..., Task], after: float, outcome: str
+) -> None:
+    task("FAILED", ("start", 0), ("term", 3)).made_way.append((BEGAN + 2, BEGAN + 2))
+    fault(journal, "slurmctld", after)
+    (found,) = audit.outcomes(journal)
+    assert found.startswith(outcome)
 
 
 @pytest.mark.parametrize(

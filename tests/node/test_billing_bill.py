@@ -255,6 +255,13 @@ def test_a_record_is_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert (run.cpus, run.memory_mib, run.gres) == (3.0, 1536.0, {"gpu": 1.0})
 
 
+def test_a_run_without_an_end_was_over_when_its_job_ran_again() -> None:
+    """slurmdbd's database was killed as it began, so the record stays RUNNING."""
+    later = [record("7", start=start, end=end) for start, end in ((300, 400), (200, 250))]
+    runs, _ = read(record("7", start=100, end="Unknown"), *later, record("8", start=50, end="Unknown"))
+    assert [(run.start, run.end) for run in runs] == [(100, 200), (300, 400), (200, 250), (50, None)]
+
+
 @pytest.mark.parametrize(
     "values", [record(start="Unknown"), record(start="None"), record(nodes="None assigned"), record(nodes="")]
 )

@@ -22,6 +22,7 @@ STARTING_SECONDS = 3.0
 FATAL = ("kill", "freeze", "cut", "preempt")
 SLURMCTLD = ("slurmctld", HEAD)
 """With the controller, slurmctld ends too."""
+DATABASE = ("slurmdbd", "mariadbd")
 MADE_WAY = "made way for another job"
 AWAY = (*SLURMCTLD, UP_KILLED)
 """The faults in whose time there may be no slurmctld. `up` stops it in order: it forgets nothing."""
@@ -59,8 +60,10 @@ def _outcome(journal: Journal, task: Task) -> str | None:
         return "cancelled"
     if task.state == "PENDING" and task.reason == "BadConstraints" and _began_on_a_dead_node(journal, task):
         return "kept by Slurm as BadConstraints, as reliability.md says"
-    if task.state == "FAILED" and _requeue_forgotten(journal, task):
+    if task.state == "FAILED" and _requeue_forgotten(journal, task.requeued):
         return "queued again by its user, and forgotten by Slurm, as reliability.md says"
+    if task.state == "FAILED" and _requeue_forgotten(journal, task.made_way):
+        return f"{MADE_WAY}, and forgotten by Slurm, as failures.md says"
     if not task.over or task.requeue:
         return None
     if not runs:
@@ -71,10 +74,10 @@ def _outcome(journal: Journal, task: Task) -> str | None:
     return "--no-requeue, and its machine died" if died else None
 
 
-def _requeue_forgotten(journal: Journal, task: Task) -> bool:
-    """Return whether slurmctld may not have saved a requeue by a user, of which nobody else knows."""
+def _requeue_forgotten(journal: Journal, requeues: list[Span]) -> bool:
+    """Return whether slurmctld may not have saved a requeue of which nobody else knows."""
     kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
-    return any(began <= at <= ended + SAVING_SECONDS for at in kills for began, ended in task.requeued)
+    return any(began <= at <= ended + SAVING_SECONDS for at in kills for began, ended in requeues)
 
 
 def _began_on_a_dead_node(journal: Journal, task: Task) -> bool:
@@ -207,12 +210,16 @@ def _unended(journal: Journal, task: Task) -> set[str]:
     """Return the states of which no record of a task that is over may be left.
 
     A slurmctld that has forgotten a requeue queues the job again, and accounting has a record more, which
-    stays PENDING (docs/internals/reliability.md).
+    stays PENDING (docs/internals/reliability.md). One of an earlier run stays RUNNING if the database was
+    killed as that run began (docs/failures.md).
     """
     queued = [at for at, state in task.states[1:] if state == "PENDING"]
     kills = [fault.at for fault in journal.faults if fault.kind in SLURMCTLD]
     forgotten = any(0 <= at - began <= SAVING_SECONDS for at in kills for began in queued)
-    return {"RUNNING"} if forgotten else {"RUNNING", "PENDING"}
+    killed = [fault.at for fault in journal.faults if fault.kind in DATABASE]
+    runs = journal.runs(task)[:-1]
+    kept = any(abs(at - run.start) <= SAVING_SECONDS for at in killed for run in runs)
+    return {"RUNNING", "PENDING"} - ({"PENDING"} if forgotten else set()) - ({"RUNNING"} if kept else set())
 
 
 def recoveries(journal: Journal) -> list[float]:

@@ -35,8 +35,8 @@ DAEMONS = ("slurmdbd", "mariadbd")
 """The daemons that are there because of the accounting."""
 
 _MADE_WAY = re.compile(
-    r"^\[(?P<when>[^]]+)\] preempted JobId=(?P<job>\d+(?:_\d+)?)\S* "
-    r"has been (?:requeued|killed) to reclaim resources for JobId=(?P<other>\d+(?:_\d+)?)",
+    r"^\[(?P<when>[^]]+)\] (?:\w+: )?preempted JobId=(?P<job>\d+(?:_\d+)?)\S* "
+    r"(?:had to be killed|has been \w+ to reclaim resources for JobId=(?P<other>\d+(?:_\d+)?))",
     re.MULTILINE,
 )
 _NAME = re.compile(r"^ *(ClusterName=\S+ Account=\S+|QOS=\S+)", re.MULTILINE)
@@ -65,11 +65,16 @@ def is_urgent(task: Task) -> bool:
 
 @dataclass(frozen=True)
 class MadeWay:
-    """A line of slurmctld's log: a job that made way, and the one for which it did; as ids or `ID_INDEX`."""
+    """A line of slurmctld's log, with jobs as ids or `ID_INDEX`.
+
+    Attributes:
+        job: The job that made way.
+        other: For whom; Slurm does not say it of a job that may not be queued again.
+    """
 
     at: float
     job: str
-    other: str
+    other: str | None
 
 
 def read(log: Path) -> list[MadeWay]:
@@ -88,15 +93,15 @@ def take_in(journal: Journal, made: Sequence[MadeWay]) -> None:
     """
     known = {name: task for task in journal.tasks.values() for name in _names(task)}
     for event in made:
-        task, other = known.get(event.job), known.get(event.other)
-        if task is None or other is None:
+        task = known.get(event.job)
+        if task is None:
             journal.finding(f"a job made way that is not ours: {event}")
             continue
         task.made_way.append((event.at, event.at))
-        if not (is_low(task) and is_urgent(other)):
-            journal.finding(
-                f"a job made way against its QOS: {task.key} {task.options}, for {other.key} {other.options}"
-            )
+        other = known.get(event.other) if event.other else None
+        if not is_low(task) or (event.other and (other is None or not is_urgent(other))):
+            whom = f"{other.key} {other.options}" if other else event.other
+            journal.finding(f"a job made way against its QOS: {task.key} {task.options}, for {whom}")
 
 
 def _names(task: Task) -> Iterator[str]:
