@@ -430,8 +430,7 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
         partition = was.slurm_name if section == "partitions" else None
         detail = SPELLING.get(path, name) if len(row.fields) > 1 else ""
         gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
-        nodes = gone if gone and was.pool is not None else frozenset()
-        yield Change(key, part, kind, *texts(old, new), note, partition, detail, nodes, gone=gone)
+        yield Change(key, part, kind, *texts(old, new), note, partition, detail, gone)
 
 
 def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:
