@@ -1,7 +1,7 @@
 """A training of two nodes that needs no packages, and goes on where it was when Slurm starts it again.
 
-Each task has its part of the data. In each epoch the first task adds up the gradients of all, so that the batch
-is the whole of the data on any machines. After each epoch it saves what it needs to go on.
+Each task has its part of the data. In each epoch the first task adds up the gradients of all, so that the
+batch is the whole of the data on any machines. After each epoch it saves what it needs to go on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ WEIGHTS, EXAMPLES, RATE = 4, 2000, 0.1
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=20)
-    epochs = parser.parse_args().epochs
+    parser.add_argument("--epochs", type=int, default=45)
+    parser.add_argument(
+        "--seconds", type=float, default=1, help="for each epoch, as a larger model would take"
+    )
+    options = parser.parse_args()
+    epochs = options.epochs
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     data = examples()[rank::size]
     state = {"epoch": 0, "weights": [0.0] * WEIGHTS, "nodes": []}
@@ -31,7 +35,7 @@ def main() -> None:
         state["nodes"].append(os.environ["SLURM_JOB_NODELIST"])
     others = connect(rank, size)
     for epoch in range(state["epoch"] + 1, epochs + 1):
-        time.sleep(1)  # a larger model would compute as long
+        time.sleep(options.seconds)
         gradient, loss = add(others, rank, slope(state["weights"], data))
         state["weights"] = [w - RATE * g / EXAMPLES for w, g in zip(state["weights"], gradient, strict=True)]
         state["epoch"] = epoch
@@ -105,7 +109,7 @@ def save(state: dict, progress: dict) -> None:
     draft = CHECKPOINT.with_suffix(".new")
     draft.write_text(json.dumps(state))
     draft.replace(CHECKPOINT)
-    with open(os.environ["SLURM_STACKS_PROGRESS"], "a") as file:
+    with Path(os.environ["SLURM_STACKS_PROGRESS"]).open("a") as file:
         print(json.dumps(progress | {"nodes": os.environ["SLURM_JOB_NODELIST"]}), file=file)
 
 

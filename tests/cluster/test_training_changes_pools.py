@@ -1,4 +1,4 @@
-"""A training whose spot machines are taken back goes on in the next pool, and ends as if nothing had happened."""
+"""A training whose spot machines are taken back goes on in the next pool, with the same result."""
 
 from __future__ import annotations
 
