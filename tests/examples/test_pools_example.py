@@ -1,4 +1,4 @@
-"""The example of pools: its stack is sound, and its training goes on with the weights of one without a pause."""
+"""The example of pools: its stack is sound, and its training goes on from what it has saved."""
 
 from __future__ import annotations
 
