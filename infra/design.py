@@ -16,6 +16,7 @@ from infra.config.fields import Section, clock, time_limit_seconds
 from infra.config.hosts import DirectoryConfig, OwnImageConfig
 from infra.config.partitions import AwsPartition, GcpPartition, PartitionConfig
 from infra.config.storage import BucketConfig, Gp3Config, LocalScratch, SharedStorage, StateStorage
+from infra.instance_types import threads
 from infra.instance_types.catalog import GRES, LOCAL_SSD_GIB, NEURON_CORES, Catalog, InstanceType
 from infra.slurm_releases import options
 from node.design import accelerators, containers, model, sharing, time_limits
@@ -298,7 +299,7 @@ def _partition(
     return model.Partition(
         **_terms(partition, default=default),
         instance_type=partition.instance_type,
-        cpus=_cpus(partition, machine),
+        cpus=_cpus(config.cluster, partition, machine),
         memory_mib=real_memory(machine),
         min=partition.nodes.min,
         max=partition.nodes.max,
@@ -314,8 +315,9 @@ def _partition(
         topology=partition.topology,
         local_ssds=local_ssds,
         open_metadata=partition.open_metadata,
-        sockets=_sockets(facts.sockets(partition.instance_type), _cpus(partition, machine)),
+        sockets=_sockets(facts.sockets(partition.instance_type), _cpus(config.cluster, partition, machine)),
         tmp_disk_mib=tmp_disk(config.cluster, partition, machine),
+        threads_per_core=1 if _loses_threads(config.cluster, partition) else None,
         features=tuple(dict.fromkeys(partition.features)),
         weight=partition.weight,
         aws=_section(
@@ -361,14 +363,23 @@ def _sockets(sockets: int, cpus: int) -> int:
     return 1 if cpus % sockets else sockets
 
 
-def _cpus(partition: PartitionConfig, machine: InstanceType) -> int:
-    """Return a node's CPUs: the machine's, or those that the overrides of the node's template leave."""
+def _loses_threads(cluster: ClusterConfig, partition: PartitionConfig) -> bool:
+    """Return whether nodes start with one thread a core, while their machine's cores have two."""
+    return partition.threads_per_core == 1 and not threads.has_one(partition.instance_type, cluster.provider)
+
+
+def _cpus(cluster: ClusterConfig, partition: PartitionConfig, machine: InstanceType) -> int:
+    """Return a node's CPUs: the machine's, or those that the stack file leaves of them."""
     overridden: int | None = None
     if partition.aws is not None and partition.aws.launch_template_overrides is not None:
         overridden = partition.aws.launch_template_overrides.cpus()
     if partition.gcp is not None and partition.gcp.instance_template_overrides is not None:
+        features = partition.gcp.instance_template_overrides.advanced_machine_features
         overridden = partition.gcp.instance_template_overrides.cpus(machine.vcpus)
-    return machine.vcpus if overridden is None else overridden
+        if features is not None and _loses_threads(cluster, partition):
+            overridden = features.visible_core_count
+    usual = machine.vcpus // 2 if _loses_threads(cluster, partition) else machine.vcpus
+    return usual if overridden is None else overridden
 
 
 def _accelerator(

@@ -40,7 +40,7 @@ SPELLING = {"cluster.trains": "enabled"}
 WITH_INSTANCE_TYPE = frozenset(
     {"partitions.cpus", "partitions.memory_mib", "partitions.price_hour", "partitions.sockets"}
 )
-"""Fields that change together with a partition's instance type."""
+"""Fields that change together with a partition's instance type, or its threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +403,9 @@ def _shared(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
 
 def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Iterator[Change]:
     keys = rules.keys()
-    retyped = isinstance(was, Partition) and was.instance_type != will.instance_type
+    retyped = isinstance(was, Partition) and (
+        (was.instance_type, was.threads_per_core) != (will.instance_type, will.threads_per_core)
+    )
     for path, old, new in values(section, was, will):
         name = path.rpartition(".")[2]
         if (
@@ -428,8 +430,7 @@ def _fields(section: str, part: str, was: Any, will: Any, rules: Rules) -> Itera
         partition = was.slurm_name if section == "partitions" else None
         detail = SPELLING.get(path, name) if len(row.fields) > 1 else ""
         gone = frozenset(was.nodes()) - frozenset(will.nodes()) if path == "partitions.max" else frozenset()
-        nodes = gone if gone and was.pool is not None else frozenset()
-        yield Change(key, part, kind, *texts(old, new), note, partition, detail, nodes, gone=gone)
+        yield Change(key, part, kind, *texts(old, new), note, partition, detail, gone)
 
 
 def values(section: str, was: Any, will: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -106,6 +106,10 @@ class TemplateOverrides:
     def of(cls, partition: Partition) -> TemplateOverrides:
         """Return the overrides of a partition."""
         fields = partition.overrides()
+        if partition.threads_per_core is not None:
+            # EC2 takes both numbers, or none (botocore, EC2: LaunchTemplateCpuOptionsRequest).
+            ours = {"core_count": partition.cpus, "threads_per_core": partition.threads_per_core}
+            fields["cpu_options"] = {**ours, **fields.get("cpu_options", {})}
         volumes = fields.pop("block_device_mappings", [])
         market = fields.pop("instance_market_options", {})
         placement = fields.pop("placement", {})

@@ -62,8 +62,8 @@ _LABELS = _to("tags", "of all that the cluster makes; on Google Cloud they are l
 _ROLE = _not("each role of machines has an account with the least that works: leave it out")
 _OS = _to("image.source", "debian-13 or ubuntu-24.04; image: {id: …} takes an image made of Ubuntu 24.04")
 _HYPERTHREADING = _to(
-    "partitions.aws.launch_template_overrides.cpu_options",
-    "{core_count: …, threads_per_core: 1}; --hint=nomultithread changes nothing (docs/clouds.md)",
+    "partitions.threads_per_core",
+    "1; --hint=nomultithread changes nothing (docs/clouds.md)",
 )
 _HOOK = _to("hooks", "[{role: compute, source: …}], or role: controller, login or all (docs/hooks.md)")
 _HOME = _parts("storage", "home, apps and scratch, each with kind, path and size_gib (docs/storage.md)")

@@ -160,6 +160,7 @@ class PoolConfig(Section):
         description="Slurm's weight of its nodes: more than the pool's before it; by default the "
         "partition's, and 10 more for each pool before it.",
     )
+    threads_per_core: Literal[1] | None = Field(None, description="1: a core each, without hyper-threading.")
     aws: AwsPartition | None = Field(
         None, description="Settings that only AWS has, instead of the partition's."
     )
@@ -189,6 +190,7 @@ SHARED_KEYS = tuple(
         "zones",
         "reservation",
         "features",
+        "threads_per_core",
         "aws",
         "gcp",
         "local",
@@ -292,6 +294,11 @@ class PartitionConfig(Section):
         le=MOST_WEIGHT - STEP * MOST_POOLS,
         description="Slurm's weight of nodes that start on demand: a job in a partition with nodes of "
         "several ones gets those of low weight first. Static nodes have 1.",
+    )
+    threads_per_core: Annotated[Literal[1] | None, effect(Kind.RENEWED)] = Field(
+        None,
+        description="1: without hyper-threading, so that each CPU of Slurm's is a core; nodes have half as "
+        "many CPUs, unless the machine's cores have one thread anyway. null: as the cloud starts it.",
     )
     disk_gib: Annotated[
         int | None,

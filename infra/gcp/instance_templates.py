@@ -151,6 +151,12 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         own_labels = labels(design, role="compute", partition=partition.name)
         what = f"node of partition {partition.name}, cluster {design.name}"
         overrides = partition.overrides()
+        if partition.threads_per_core is not None:
+            ours = {"threads_per_core": partition.threads_per_core}
+            overrides["advanced_machine_features"] = {
+                **ours,
+                **overrides.get("advanced_machine_features", {}),
+            }
         network: dict[str, Any] = next(iter(overrides.pop("network_interfaces", [])), {})
         more_metadata = overrides.pop("metadata", {})
         return compute.InstanceTemplate(

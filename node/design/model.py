@@ -120,6 +120,7 @@ class Partition:
     Attributes:
         pool: The pool's name, with which `name` ends; `None` means that the partition is one.
         mixed: Whether a job may have nodes of several of its partition's pools.
+        threads_per_core: 1 if its nodes start without hyper-threading; `None`: as the cloud starts them.
         features: More features of its nodes than the cluster gives them.
         weight: Slurm's weight of the nodes that are not static.
         memory_mib: Slurm's RealMemory, which is below what the machine reports.
@@ -171,6 +172,7 @@ class Partition:
     tmp_disk_mib: int = 0
     pool: str | None = None
     mixed: bool = False
+    threads_per_core: int | None = None
     features: tuple[str, ...] = ()
     weight: int = 10
     aws: AwsPartition = field(default_factory=AwsPartition)

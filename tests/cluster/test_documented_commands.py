@@ -33,10 +33,10 @@ def is_wide(block: Block) -> bool:
     By default the pictures show `./cluster up` and `./cluster down`, of a whole cluster for each run.
     tests/cli/local/test_chaos.py gives every word of `chaos` to a local cloud, and test_faults.py shows what
     machines and jobs do then. test_sharing_cluster.py has a team's cluster. test_sweep.py runs a sweep to
-    its report. That each command of any page is one that `./cluster` takes is shown by
-    tests/docs/test_documents.py.
+    its report, and test_pools_example.py the training of examples/pools. That each command of any page is
+    one that `./cluster` takes is shown by tests/docs/test_documents.py.
     """
-    of_others = block.where.startswith(("docs/failures.md:", "docs/team.md:")) or any(
+    of_others = block.where.startswith(("docs/failures.md:", "docs/team.md:", "examples/pools/")) or any(
         "cluster run " in command for command in block.commands
     )
     return of_others or only_plans(block) or set(block.commands) <= {"./cluster up", "./cluster down"}

@@ -290,6 +290,49 @@ def test_a_busy_partition_that_is_taken_away_on_purpose_leaves_its_ports_at_once
     assert (state(cluster, kept), restarts(cluster, kept)) == ("RUNNING", "0"), "the other partition's"
 
 
+def test_a_partition_with_the_nodes_of_another_comes_moves_and_goes_and_no_job_that_runs_ends(
+    cluster: Checkout,
+) -> None:
+    (kept,) = cluster.ask("squeue", "--noheader", "--format=%i", "--partition=debug").split()
+    alone = text(first="renamed", machine="local.medium", most=2)
+
+    def shared(owner: str) -> str:
+        urgent = f"          - {{name: urgent, nodes_of: {owner}, settings: {{PriorityTier: 9}}}}\n"
+        of_nodes = alone.replace("default: true", "default: true, features: [scratch], weight: 30")
+        return of_nodes.replace("        slurm:", f"{urgent}        slurm:")
+
+    def place(job: str) -> str:
+        return cluster.ask("squeue", "--noheader", "--format=%N", f"--jobs={job}").strip()
+
+    cluster.write_stack(shared("debug"))
+    assert {kind for _, kind, _ in planned(cluster)} == {"live"}
+    cluster.cluster("up", check=True)
+    assert "PriorityTier=9" in cluster.ask("scontrol", "show", "partition", "urgent")
+    shown = cluster.ask("scontrol", "--oneliner", "show", "node", place(kept)).split()
+    assert {f"{word}Features=local.medium,ondemand,scratch" for word in ("Available", "Active")} <= set(shown)
+    assert "Weight=30" in shown
+    job = begin(cluster, "--partition=urgent")
+    node = place(job)
+    assert node.startswith("debug-")
+    cluster.write_stack(shared("renamed"))
+    assert planned(cluster) == [("partitions.nodes_of", "live", [])]
+    cluster.cluster("up", check=True)
+    later = begin(cluster, "--partition=urgent")
+    assert place(later).startswith("renamed-")
+    assert (place(job), state(cluster, job), restarts(cluster, job)) == (node, "RUNNING", "0")
+    cluster.write_stack(alone)
+    refused = cluster.cluster("up")
+    assert refused.returncode == EXIT_REFUSED
+    assert f"job {job} wrap" in refused.stderr
+    assert f"job {kept} wrap" not in refused.stderr
+    cluster.execute("scancel", job, later)
+    listed = ("squeue", "--noheader", "--format=%i", f"--jobs={job},{later}")
+    until(lambda: not cluster.ask(*listed).split(), 60, "their end")
+    cluster.cluster("up", check=True)
+    assert "urgent" not in cluster.ask("sinfo", "--noheader", "--all", "--format=%P")
+    assert (state(cluster, kept), restarts(cluster, kept)) == ("RUNNING", "0")
+
+
 def _node(pid: int) -> str:
     """Return the node of a slurmd."""
     with contextlib.suppress(OSError, ValueError):

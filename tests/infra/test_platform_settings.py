@@ -217,7 +217,7 @@ def test_slurm_counts_the_cpus_that_are_left() -> None:
 def test_an_instance_template_has_the_stack_files_fields_beside_ours() -> None:
     made = run("everything on Google Cloud")
     template = made.named("-instance-templates-new").inputs
-    assert template["advancedMachineFeatures"] == {"threadsPerCore": 1}
+    assert template["advancedMachineFeatures"] == {"threadsPerCore": 1, "turboMode": "ALL_CORE_MAX"}
     assert template["metadata"]["agent-key"] == "x"
     assert template["metadata"]["enable-oslogin"] == "TRUE"
     (interface,) = template["networkInterfaces"]

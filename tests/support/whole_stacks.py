@@ -69,10 +69,11 @@ EDITED: dict[str, tuple[str, dict[str, Any]]] = {
             },
             "controller.network_tags": ["head"],
             "partitions[1].placement": "cluster",
+            "partitions[1].threads_per_core": 1,
             "partitions[1].gcp": {
                 "network_tags": ["no-egress"],
                 "instance_template_overrides": {
-                    "advanced_machine_features": {"threads_per_core": 1},
+                    "advanced_machine_features": {"turbo_mode": "ALL_CORE_MAX"},
                     "metadata": {"agent-key": "x"},
                     "network_interfaces": [{"nic_type": "GVNIC"}],
                     "network_performance_config": {"total_egress_bandwidth_tier": "TIER_1"},

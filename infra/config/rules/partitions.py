@@ -13,6 +13,7 @@ from infra.config.rules.context import CLUSTER, Context
 from infra.config.rules.images import check_own_image
 from infra.config.rules.instance_types import check_instance_type
 from infra.config.rules.shared_partitions import check_shared_partition
+from infra.instance_types import threads
 from infra.instance_types.catalog import InstanceType
 
 # login-0 and controller are hosts; DEFAULT, in any case of letters, has a meaning in slurm.conf.
@@ -226,6 +227,7 @@ def _on_provider(c: Context, partition: PartitionConfig, at: Location) -> None:
             "write spot: false",
         )
     _accelerator(c, partition, machine, at)
+    _threads(c, partition, machine, at)
     _efa_and_placement(c, partition, machine, at)
 
 
@@ -294,6 +296,29 @@ def _of_ec2(c: Context, value: str | list[str], where: Location) -> None:
             )
         elif name.rpartition("/")[2] in {other.rpartition("/")[2] for other in members[:index]}:
             c.add("reservation.twice", at, name, "each reservation once", "remove it")
+
+
+def _threads(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
+    """Check a partition whose nodes are to start without hyper-threading."""
+    if partition.threads_per_core is None:
+        return
+    name = partition.instance_type
+    if why := threads.why_not_one(name, c.provider, machine.vcpus):
+        advice = "remove it, or take another instance type"
+        c.add("threads.unsupported", (*at, "threads_per_core"), 1, f"nothing with {name}: {why}", advice)
+    given: list[tuple[Location, int | None]] = []
+    if partition.aws is not None and (template := partition.aws.launch_template_overrides) is not None:
+        options = template.cpu_options
+        where = ("aws", "launch_template_overrides", "cpu_options")
+        given.append((where, options.threads_per_core if options else None))
+    if partition.gcp is not None and (instance := partition.gcp.instance_template_overrides) is not None:
+        features = instance.advanced_machine_features
+        where = ("gcp", "instance_template_overrides", "advanced_machine_features")
+        given.append((where, features.threads_per_core if features else None))
+    for path, value in given:
+        if value not in (None, 1):
+            at_value = (*at, *path, "threads_per_core")
+            c.add("threads.differ", at_value, value, "1, as threads_per_core of the partition", "remove it")
 
 
 def _accelerator(c: Context, partition: PartitionConfig, machine: InstanceType, at: Location) -> None:
