@@ -30,7 +30,8 @@ REFUSALS = (
 WAITS = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN", "BadConstraints")
 
 REALLY = ('-C "[', "--prefer", "-w train-third-2 -N2", "-N2", "--exclusive -N2")
-"""Rows that are submitted: `--test-only` of 22.05 says another pool. The last ones show that it is right else."""
+"""Rows that are submitted: for the first ones `--test-only` of 22.05 names another pool. The last ones show that
+otherwise the two agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ def rows() -> Iterator[Row]:
     for options, drained, outcome, otherwise in TABLE.findall(PAGE.read_text(encoding="utf-8")):
         words = [word.split(" of ") for word in drained.strip().split(", ") if word.strip()]
         counts = {word[-1]: int(word[0]) if len(word) == 2 else POOLS[word[-1]] for word in words}
-        pairs = (part.split(": ") for part in otherwise.strip().split(", ") if part.strip())
-        yield Row(options, counts, outcome, {release: other for release, other in pairs})
+        pairs = (part.strip().split(": ") for part in otherwise.split(",") if part.strip())
+        yield Row(options, counts, outcome, dict(pairs))
 
 
 def pool(name: str, cpus: int, memory: int, gpu: str | None, *, spot: bool = True) -> Partition:
@@ -192,3 +193,25 @@ def test_slurm_does_with_a_submission_what_the_page_says(cluster: SlurmCluster, 
         if drained:
             cluster.run("scontrol", "update", f"NodeName={','.join(drained)}", "State=RESUME")
             cluster.wait("its nodes", lambda: not nodes_in(cluster, "drain"))
+
+
+def test_parts_of_a_job_and_tasks_of_an_array_get_a_pool_each(cluster: SlurmCluster) -> None:
+    """The last test: its nodes do not start."""
+    cluster.boot = lambda node: False
+    train = ("-p", "train", "--exclusive")
+    parts = ("-N1", "-C", "spot", ":", *train, "-N1", "-C", "ondemand")
+    cluster.run("sbatch", *train, *parts, "--wrap", "true")
+    cluster.wait("the parts' nodes", lambda: len(given(cluster)) == 2)
+    assert [pools_of(nodes) for nodes in given(cluster)] == [{"first"}, {"third"}]
+    cluster.run("sbatch", *train, "-N2", "--array=0-2", "--wrap", "true")
+    cluster.wait("the tasks' nodes", lambda: len(given(cluster)) == 5)
+    assert [pools_of(nodes) for nodes in given(cluster)[2:]] == [{"first"}, {"second"}, {"third"}]
+    for partition, nodes in (("train", 10), ("debug", 3)):
+        done = cluster.run("sbatch", "-p", partition, f"-N{nodes}", "--wrap", "true", check=False)
+        assert "Node count specification invalid" in done.stderr
+
+
+def given(cluster: SlurmCluster) -> list[str]:
+    """Return the nodes of each job, task and part that has some, in their order."""
+    lines = cluster.run("squeue", "--noheader", "--array", "--sort=i", "--format=%N").stdout.splitlines()
+    return [line.strip() for line in lines if line.strip()]
