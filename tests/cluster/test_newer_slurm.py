@@ -24,7 +24,7 @@ from tests.support.newer_slurm import NewerSlurm, Unavailable
 pytestmark = [pytest.mark.timeout(900), pytest.mark.wide]
 
 # These run with a real slurmctld and slurmds. Tests of a behaviour of 22.05 alone are left out.
-SLURM_TESTS = ("test_slurm_conf_cluster.py", "test_control_cluster.py")
+SLURM_TESTS = ("test_slurm_conf_cluster.py", "test_control_cluster.py", "test_pool_submissions_cluster.py")
 MACHINES = """
     config:
       slurm-stacks:cluster:
