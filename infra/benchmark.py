@@ -276,9 +276,14 @@ def _program(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, d
 
 def _job(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, digest: str) -> Job:
     """Return the job that any benchmark is."""
-    from workload.script import Job
+    from workload.script import Job, Pool
 
-    partition = design.partition(training.partition)
+    partition, *others = design.pools_of(training.partition)
+    pools = [
+        Pool(p.name, p.pool, p.instance_type, p.price_hour)
+        for p in (partition, *others)
+        if p.pool is not None
+    ]
     return Job(
         partition=training.partition,
         nodes=training.nodes,
@@ -286,9 +291,10 @@ def _job(design: ClusterDesign, training: BenchmarkDesign, layout: Layout, diges
         code=f"{layout.shared}/bench/{digest[:16]}",
         gpus_per_node=training.gpus_per_node,
         stack=design.stack,
-        machine=partition.instance_type,
+        machine=None if pools else partition.instance_type,
         digest=digest,
-        price_hour=partition.price_hour,
+        price_hour=None if pools else partition.price_hour,
+        pools=tuple(pools),
     )
 
 

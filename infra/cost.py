@@ -7,11 +7,11 @@ no figure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypedDict
 
 from infra.instance_types.catalog import LOCAL_SSD_GIB, Catalog, catalog
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, Partition
 from node.design.storage import Mount
 from node.system import plurals
 
@@ -29,7 +29,7 @@ class Part(TypedDict):
     """One line of the bill.
 
     Attributes:
-        name: Controller, login, network, partition compute, /fsx, disks.
+        name: Controller, login, network, partition compute, partition train/spot (of a pool), /fsx, disks.
         what: The machine or the kind of storage.
         idle: USD an hour while no job runs; `None` if it is unknown.
         max: USD an hour with every node up; `None` if it is unknown.
@@ -41,11 +41,32 @@ class Part(TypedDict):
     max: float | None
 
 
+class PoolPrices(TypedDict):
+    """What the pools of a partition cost, in USD an hour. Prices that are not known are in no figure.
+
+    Attributes:
+        partition: The partition's name.
+        mixed: Whether a job may have nodes of several pools.
+        cheapest: The least that a node costs; `None` if no price is known.
+        dearest: The most.
+        job: The most that one job costs, which has a pool's nodes, or of a mixed partition all of them.
+        max: The most that all jobs together cost: every node of every pool is up.
+    """
+
+    partition: str
+    mixed: bool
+    cheapest: float | None
+    dearest: float | None
+    job: float
+    max: float
+
+
 class Cost(TypedDict):
     """The cluster's cost in USD an hour: plain data, in a plan's JSON and in the outputs.
 
     Attributes:
         unknown: The parts that the two sums leave out because their price is not known.
+        pools: The partitions that have pools.
         prices_of: Date of the snapshot of prices.
     """
 
@@ -53,6 +74,7 @@ class Cost(TypedDict):
     max_usd_per_hour: float
     parts: list[Part]
     unknown: list[str]
+    pools: list[PoolPrices]
     prices_of: str
 
 
@@ -79,6 +101,7 @@ def cost(design: ClusterDesign, facts: Catalog | None = None) -> Cost:
         max_usd_per_hour=_sum(p["max"] for p in parts),
         parts=parts,
         unknown=[f"{p['name']} ({p['what']})" for p in parts if p["max"] is None],
+        pools=[_pool_prices(p) for p in design.pools().values() if p[0].pool is not None],
         prices_of=facts.date,
     )
 
@@ -227,13 +250,26 @@ def _partitions(design: ClusterDesign) -> Iterator[Part]:
     for p in design.partitions:
         what = f"{p.instance_type}{SPOT}" if p.spot else p.instance_type
         yield Part(
-            name=f"partition {p.name}",
+            name=f"partition {p.label}",
             what=what,
             idle=_times(p.price_hour, p.min),
             max=_times(p.price_hour, p.max),
         )
     for shared in design.shared_partitions:
         yield Part(name=f"partition {shared.name}", what=f"the nodes of {shared.nodes_of}", idle=0.0, max=0.0)
+
+
+def _pool_prices(pools: Sequence[Partition]) -> PoolPrices:
+    prices = [p.price_hour for p in pools if p.price_hour is not None]
+    full = [round((p.price_hour or 0.0) * p.max, 6) for p in pools]
+    return PoolPrices(
+        partition=pools[0].slurm_name,
+        mixed=pools[0].mixed,
+        cheapest=min(prices, default=None),
+        dearest=max(prices, default=None),
+        job=sum(full) if pools[0].mixed else max(full),
+        max=sum(full),
+    )
 
 
 def _storage(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
@@ -293,7 +329,7 @@ def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
         rate = facts.storage.get(design.provider, {}).get(f"disk.{p.gcp.disk_type}")
         monthly = None if rate is None else rate / HOURS_A_MONTH
         yield Part(
-            name=f"disks of {p.name}",
+            name=f"disks of {p.label}",
             what=f"{p.gcp.disk_type}, {p.disk_gib * p.max} GiB at most",
             idle=_times(monthly, p.disk_gib * p.min),
             max=_times(monthly, p.disk_gib * p.max),
@@ -303,7 +339,7 @@ def _types(design: ClusterDesign, facts: Catalog) -> Iterator[Part]:
 def _performance(design: ClusterDesign) -> Iterator[Part]:
     """Yield the IOPS and the throughput beyond those that every gp3 volume has. Their price is not known."""
     disks = [(f"disk of {host.name}", host.gp3, 1, 1) for host in design.hosts]
-    disks += [(f"disks of {p.name}", p.aws.gp3, p.min, p.max) for p in design.partitions]
+    disks += [(f"disks of {p.label}", p.aws.gp3, p.min, p.max) for p in design.partitions]
     disks += [(f"disk of {m.path}", m.gp3, 1, 1) for m in design.mounts]
     for name, gp3, idle, most in disks:
         more = (

@@ -131,6 +131,7 @@ def make_record(options: argparse.Namespace, env: Mapping[str, str], folder: Pat
         "stack": job.stack,
         "job_id": job.job_id,
         "partition": job.partition,
+        **({} if job.pool is None else {"pool": job.pool}),
         "machine": job.machine,
         "nodes": nodes,
         "workers": nodes * options.tasks_per_node,

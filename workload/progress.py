@@ -129,6 +129,7 @@ def make_record(
         "stack": job.stack,
         "job_id": job.job_id,
         "partition": job.partition,
+        **({} if job.pool is None else {"pool": job.pool}),
         "machine": job.machine,
         "nodes": step.node_count,
         "workers": step.size,

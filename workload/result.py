@@ -17,6 +17,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from workload.files import parse_json, write_json
@@ -64,6 +65,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "phases": (dict,),
 }
 """Every key of a record, and the types its value may have. None means not known."""
+OPTIONAL_KEYS: Mapping[str, tuple[type, ...]] = {"pool": (str,)}
+"""Keys of a record of either kind that it has only where they say something: the pool of the run's nodes."""
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}")
 """Slurm's number of a job."""
 LARGEST = 2**53
@@ -181,7 +184,7 @@ _RANGES: Sequence[tuple[float, float, str, Sequence[str]]] = (
 
 def mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    wrong = check_object(record, KEYS, "result")
+    wrong = check_object(record, KEYS, "result", OPTIONAL_KEYS)
     if wrong:
         return wrong
     wrong += job_id_mistakes(record)
@@ -235,16 +238,23 @@ def _history_mistakes(history: Sequence[Any], most: int) -> list[str]:
     return wrong
 
 
-def check_object(value: Any, keys: Mapping[str, tuple[type, ...]], path: str) -> list[str]:
+def check_object(
+    value: Any,
+    keys: Mapping[str, tuple[type, ...]],
+    path: str,
+    optional: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
+) -> list[str]:
     """Return the mistakes in an object's keys and their values' types, each with its path.
 
     Args:
         keys: Key -> the types that its value may have.
         path: The object's path, for messages.
+        optional: The same for keys that may be missing.
     """
     if not isinstance(value, dict):
         return [f"{path}: an object is expected"]
     wrong = [f"{path}.{key}: missing" for key in keys if key not in value]
+    keys = {**keys, **optional}
     wrong += [f"{path}.{key_of(key)}: unknown" for key in list(value)[: len(keys) + 1] if key not in keys]
     for key, types in keys.items():
         if key not in value:
@@ -348,7 +358,7 @@ def is_of_job(path: Path, job_id: str | None) -> bool:
 
 def program_mistakes(record: Any) -> list[str]:
     """Return the mistakes of a record, each with its path; empty for a valid record."""
-    wrong = check_object(record, PROGRAM_KEYS, "result")
+    wrong = check_object(record, PROGRAM_KEYS, "result", OPTIONAL_KEYS)
     if wrong:
         return wrong
     wrong += job_id_mistakes(record)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from workload import program
 from workload.options import BATCH, EPOCHS, LEARNING_RATE, PROFILE, PROFILES
@@ -27,6 +27,22 @@ training needs some seconds to save."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 
 
+class Pool(NamedTuple):
+    """A pool of the job's partition, of which the record names the one that the job gets.
+
+    Attributes:
+        nodes: What its nodes' names begin with, before the last hyphen: <partition>-<pool>.
+        name: Its name in the partition.
+        machine: The instance type.
+        price_hour: USD a node and hour; `None` means not known.
+    """
+
+    nodes: str
+    name: str
+    machine: str
+    price_hour: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What Slurm is asked for, and what the result record says of it.
@@ -38,6 +54,7 @@ class Job:
         exclusive: Whether the job takes whole nodes. A benchmark must not share its nodes, and its one task
             on a node needs all of the node's CPUs if Slurm binds tasks to the CPUs that they asked for.
         stack, machine, digest, price_hour: For the result record; the price is USD a node and hour.
+        pools: Likewise, instead of the machine and the price: the partition's pools.
     """
 
     partition: str
@@ -52,6 +69,7 @@ class Job:
     machine: str | None = None
     digest: str | None = None
     price_hour: float | None = None
+    pools: tuple[Pool, ...] = ()
 
     def __post_init__(self) -> None:
         """Check each value.
@@ -78,6 +96,7 @@ class Job:
             "SLURM_STACKS_MACHINE": self.machine,
             "SLURM_STACKS_WORKLOAD_DIGEST": self.digest,
             "SLURM_STACKS_PRICE_HOUR": None if self.price_hour is None else repr(self.price_hour),
+            "SLURM_STACKS_POOLS": json.dumps(self.pools) if self.pools else None,
         }
         return [(name, value) for name, value in exports.items() if value is not None]
 

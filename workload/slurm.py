@@ -168,7 +168,9 @@ class Job:
 
     Attributes:
         submitted: The time of the submission, in seconds since the epoch.
-        price_hour: USD for a node and hour.
+        pool: The pool of the run's nodes, if their partition has pools; of a mixed job all of its pools.
+        machine: The nodes' instance type.
+        price_hour: USD for a node and hour; of a mixed job the mean of its nodes.
         start_latency: Seconds from when Slurm could start the job to this start of its batch script, by the
             machines' UTC clocks.
     """
@@ -178,6 +180,7 @@ class Job:
     restarts: int
     submitted: float | None
     stack: str | None
+    pool: str | None
     machine: str | None
     digest: str | None
     price_hour: float | None
@@ -202,18 +205,43 @@ def read_job(env: Mapping[str, str], now: float) -> Job:
     eligible = _number(env, "SLURM_STACKS_ELIGIBLE")
     could = None if eligible is None else max(eligible, submitted or eligible)
     started = _number(env, "SLURM_STACKS_STARTED") or now
+    pool, machine, price = _nodes(env)
     return Job(
         job_id=env.get("SLURM_JOB_ID"),
         partition=env.get("SLURM_JOB_PARTITION"),
         restarts=int(_number(env, "SLURM_RESTART_COUNT") or 0),
         submitted=submitted,
         stack=env.get("SLURM_STACKS_STACK") or None,
-        machine=env.get("SLURM_STACKS_MACHINE") or None,
+        pool=pool,
+        machine=machine,
         digest=env.get("SLURM_STACKS_WORKLOAD_DIGEST") or None,
-        price_hour=_number(env, "SLURM_STACKS_PRICE_HOUR"),
+        price_hour=price,
         # A negative difference means that a clock was set in between, so the latency is not known.
         start_latency=None if could is None or started < could else started - could,
     )
+
+
+def _nodes(env: Mapping[str, str]) -> tuple[str | None, str | None, float | None]:
+    """Return the pool, the instance type and the price of the job's nodes.
+
+    Which pool a run gets is known once it runs: a node is `<partition>-<pool>-<number>`, and the batch script
+    has the type and the price of each (`workload.script.Pool`). Other jobs' scripts name the only ones.
+    """
+    of_pools = env.get("SLURM_STACKS_POOLS")
+    if not of_pools:
+        return None, env.get("SLURM_STACKS_MACHINE") or None, _number(env, "SLURM_STACKS_PRICE_HOUR")
+    try:
+        known = {str(group): values for group, *values in json.loads(of_pools)}
+        nodes = expand_nodes(env.get("SLURM_JOB_NODELIST") or env.get("SLURMD_NODENAME", ""))
+        found = [known[node.rpartition("-")[0]] for node in nodes]
+        pools, machines = ([str(values[i]) for values in found] for i in (0, 1))
+        prices = [None if price is None else float(price) for _, _, price in found]
+    except (ValueError, TypeError, KeyError, IndexError):
+        # A node of a pool that is newer than the script: the run is worth more than its price.
+        return None, None, None
+    priced = [price for price in prices if price is not None]
+    mean = sum(priced) / len(prices) if len(priced) == len(prices) else None
+    return ",".join(dict.fromkeys(pools)), ",".join(dict.fromkeys(machines)), mean
 
 
 def _number(env: Mapping[str, str], name: str) -> float | None:

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +40,7 @@ WORDS = {
 }
 """Kind of a row -> its name where it has none."""
 COLUMNS = ("kind", "name", "jobs", "node_hours", "usd", "at_least_usd")
-OF_JOBS = ("user", "account", "partition")
+OF_JOBS = ("user", "account", "partition", "pool")
 
 
 class Asked(NamedTuple):
@@ -163,7 +163,8 @@ def csv_text(bill: Mapping[str, Any]) -> str:
 
 def _show(bill: Mapping[str, Any], up: StackUp) -> None:
     by, rows = bill["by"], bill["rows"]
-    more = OF_JOBS if by == "job" else ()
+    # Nobody needs an empty column on the screen.
+    more = [k for k in OF_JOBS if by == "job" and (k != "pool" or any(row.get(k) for row in rows))]
     # A title is never wider than its table.
     put(f"[bold]{cell(f'Cost by {by}, {_period(bill)}')}[/bold]")
     table = new_table("", by, *more, "jobs", "node-hours", "USD")
@@ -188,7 +189,7 @@ def name_of(row: Mapping[str, Any]) -> str:
     return str(name if known is None else f"{name} ({known})" if name else known)
 
 
-def _cells(row: Mapping[str, Any], more: tuple[str, ...]) -> list[str]:
+def _cells(row: Mapping[str, Any], more: Sequence[str]) -> list[str]:
     jobs = row["jobs"] if row["kind"] == "jobs" else None
     amounts = f"{row['node_hours']:.2f}", usd(row).removesuffix(" USD")
     return [cell(name_of(row)), *(cell(row.get(key)) for key in more), cell(jobs), *map(cell, amounts)]

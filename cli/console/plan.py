@@ -112,13 +112,26 @@ def picture(plan: Mapping[str, Any]) -> Group | None:
     for _ in range(3):
         table.add_column()
     partitions = {f"partition {p['name']}": p for p in cluster["partitions"]}
+    partitions |= {
+        f"partition {p['name']}/{pool['name']}": {**p, **pool}
+        for p in cluster["partitions"]
+        for pool in p.get("pools", ())
+    }
+    prices = {f"partition {pools['partition']}": pools for pools in plan["cost"].get("pools", ())}
+    shown: list[str] = []
     for name, part in parts.items():
+        whole, _, pool = name.rpartition("/") if name.startswith("partition ") else ("", "", "")
+        if whole in prices:
+            pools = prices.pop(whole)
+            shown.append(whole)
+            table.add_row(escape(whole), _of_pools(pools), f"[dim]{_price_of_pools(pools)}[/dim]")
         row = partitions.get(name)
-        what = part["what"] if row is None else _nodes(row)
-        table.add_row(escape(name), escape(what), f"[dim]{_price(part)}[/dim]")
+        what = part["what"] if row is None or row.get("nodes_of") else _nodes(row)
+        shown.append(f"  pool {pool}" if pool and whole else name)
+        table.add_row(escape(shown[-1]), escape(what), f"[dim]{_price(part)}[/dim]")
     additions = plan.get("additions", [])
     # As rows, these long texts would push the prices to the right.
-    wide = max(map(len, [*parts, *(addition["name"] for addition in additions)]), default=0)
+    wide = max(map(len, [*shown, *(addition["name"] for addition in additions)]), default=0)
     lines = [Text(f"{addition['name']:{wide}}  {addition['what']}") for addition in additions]
     if cluster["login"] is not None:
         # It is never broken, so it can be copied. The outputs' own has an address that only `up` knows.
@@ -145,6 +158,20 @@ def _nodes(partition: Mapping[str, Any]) -> str:
     return f"{count}{', spot' if partition['spot'] else ''}, each {', '.join(parts)} for jobs{longest}"
 
 
+def _of_pools(pools: Mapping[str, Any]) -> str:
+    """Return what jobs get of a partition's pools."""
+    whose = "nodes of any pool" if pools["mixed"] else "nodes of one pool"
+    return f"a job gets {whose}, the first in this order that has enough:"
+
+
+def _price_of_pools(pools: Mapping[str, Any]) -> str:
+    """Return the cheapest and the dearest hour of a node, and the dearest of one job."""
+    if (least := pools["cheapest"]) is None:
+        return "price unknown"
+    node = f"{least:.2f} to {pools['dearest']:.2f}" if least != pools["dearest"] else f"{least:.2f}"
+    return f"{node} USD a node and hour, a job at most {pools['job']:.2f}"
+
+
 def _price(part: Mapping[str, Any]) -> str:
     idle, most = part["idle"], part["max"]
     if most is None or idle is None:
@@ -162,12 +189,16 @@ def note(resource: Mapping[str, Any]) -> str:
     return ""
 
 
+_MARKETS = {"spot": "spot", "capacity-block": "Capacity Block"}
+"""How EC2 sells machines that are not on demand -> the words for it."""
+
+
 def _template(inputs: Mapping[str, Any]) -> list[Any]:
     fabric = [i for i in inputs.get("networkInterfaces") or [] if "efa" in i.get("interfaceType", "")]
     target = (inputs.get("capacityReservationSpecification") or {}).get("capacityReservationTarget") or {}
     return [
         inputs.get("instanceType"),
-        "spot" if inputs.get("instanceMarketOptions") else None,
+        _MARKETS.get((inputs.get("instanceMarketOptions") or {}).get("marketType") or ""),
         f"{len(fabric)} × EFA" if len(fabric) > 1 else "EFA" if fabric else None,
         f"placement group {inputs['placement']['groupName']}" if inputs.get("placement") else None,
         *(f"reserved: {target[key]}" for key in target),

@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rich.table import Table
+
 from cli.console.tables import cell, new_table, put
 from cli.disks import troubles
 from cli.hints import hint
@@ -47,9 +49,9 @@ def show_status(
         put(f"[yellow]warning:[/yellow] {cell(str(refused))}")
     partitions = new_table("Partitions", "name", "machine", "min", "max", "up")
     for p in status["partitions"]:
-        machine = f"nodes of {p['nodes_of']}" if p.get("nodes_of") else p["machine"]
-        partitions.add_row(cell(p["name"]), cell(machine), *(cell(p[key]) for key in ("min", "max", "up")))
+        _add_partition(partitions, p)
     put(partitions)
+    _show_shut(status["partitions"])
     closed = status.get("closed") or {"partitions": []}
     for p in status["partitions"]:
         if p["name"] in closed["partitions"]:
@@ -74,10 +76,37 @@ def show_status(
     waiting = any(_phase(job) is Phase.WAITING for job in status["jobs"])
     _show_nodes(status["nodes"], reserved, waiting=waiting, listed=not status.get("cloud"))
     _show_reservations(reserved)
-    _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs))
+    first = {p["name"]: p["pools"][0]["name"] for p in status["partitions"] if p.get("pools")}
+    _show_jobs(status["jobs"], hint("exec", stack, "-- squeue", outputs), first)
     _show_remarks(status.get("remarks", ()))
     _show_spent(status)
     _show_backup(status.get("backup"))
+
+
+def _add_partition(table: Table, partition: Mapping[str, Any]) -> None:
+    """Add a partition's row, and below it one for each of its pools."""
+    numbers = ("min", "max", "up")
+    pools = partition.get("pools", ())
+    machine = plurals.count(len(pools), "pool") if pools else partition["machine"]
+    if partition.get("nodes_of"):
+        machine, pools = f"nodes of {partition['nodes_of']}", ()
+    table.add_row(*map(cell, (partition["name"], machine, *(partition[key] for key in numbers))))
+    for pool in pools:
+        machine = f"{pool['machine']}{', spot' if pool['spot'] else ''}"
+        row = (f"{partition['name']}/{pool['name']}", machine, *(pool[key] for key in numbers))
+        table.add_row(*map(cell, row))
+
+
+def _show_shut(partitions: Iterable[Mapping[str, Any]]) -> None:
+    """Say which pools give no machines, why and until when. Jobs get nodes of the others."""
+    for partition in partitions:
+        for pool in () if partition.get("nodes_of") else partition.get("pools", ()):
+            if (shut := pool["shut"]) is None:
+                continue
+            until, left = shut["until"], shut["left"]
+            end = "" if until is None else f" until {time.strftime('%F %T UTC', time.gmtime(until))}"
+            state = f"gives {left} more at most" if left else "is shut"
+            put(f"\nPool {cell(partition['name'])}/{cell(pool['name'])} {state}{end}: {cell(shut['cause'])}")
 
 
 def _show_failing(status: Mapping[str, Any], logs: str) -> None:
@@ -165,6 +194,7 @@ def _usd(cost: Mapping[str, Any], partitions: Iterable[Mapping[str, Any]]) -> st
     if cost["usd"] is not None:
         return f"{cost['usd']:.2f} USD"
     machines = {p["name"]: p["machine"] for p in partitions}
+    machines |= {f"{p['name']}/{q['name']}": q["machine"] for p in partitions for q in p.get("pools", ())}
     unknown = dict.fromkeys(machines.get(name) or f"partition {name}" for name in cost["unknown"])
     return f"at least {cost['at_least_usd']:.2f} USD, price of {cell(', '.join(unknown))} unknown"
 
@@ -224,11 +254,12 @@ def _show_reservations(reserved: Iterable[Reservation]) -> None:
         put(table)
 
 
-def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
+def _show_jobs(jobs: list[dict[str, Any]], every: str, first: Mapping[str, str]) -> None:
     """Print jobs that hold nodes first, then those that wait, with the cause.
 
     Args:
         every: The command that lists all of them.
+        first: Partition with pools -> its first pool.
     """
     if not jobs:
         put("\nNo jobs")
@@ -238,7 +269,8 @@ def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
     ordered = sorted(jobs, key=lambda job: (_phase(job) is Phase.WAITING, _numbers(job["slurm_id"])))
     for job in ordered[:MOST_JOBS]:
         waits = in_words(job["cause"], job.get("advice"))
-        why = {Phase.WAITING: waits, Phase.STARTING: "its nodes are starting"}
+        pool = _pool_of(job, first)
+        why = {Phase.WAITING: waits, Phase.STARTING: _joined("its nodes are starting", pool)}
         row = (
             job["slurm_id"],
             job["name"],
@@ -247,12 +279,21 @@ def _show_jobs(jobs: list[dict[str, Any]], every: str) -> None:
             job["state"].lower(),
             _elapsed(job["elapsed_seconds"]),
             job["nodes"],
-            why.get(_phase(job)),
+            why.get(_phase(job), pool),
         )
         table.add_row(*map(cell, row))
     put(table)
     if len(jobs) > MOST_JOBS:
         put(f"and {len(jobs) - MOST_JOBS} more: {every}")
+
+
+def _pool_of(job: Mapping[str, Any], first: Mapping[str, str]) -> str:
+    """Return which pool a job has, and why; empty if its partition has none."""
+    if (pool := job.get("pool")) is None:
+        return ""
+    if pool == first.get(job["partition"]):
+        return f"pool {pool}, the first choice"
+    return f"pool {pool}; {why}" if (why := job.get("pool_reason")) else f"pool {pool}"
 
 
 def _show_remarks(remarks: Iterable[Mapping[str, Any]]) -> None:

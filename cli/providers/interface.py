@@ -260,7 +260,7 @@ class BillsJobs(abc.ABC):
         """Return what was spent in a period (`./cluster cost --json`).
 
         Args:
-            by: user, account, partition or job; `None` means what the cluster can.
+            by: user, account, partition, pool or job; `None` means what the cluster can.
             since: Seconds since the epoch; `None` means from the cluster's beginning.
             until: Likewise; `None` means now.
 

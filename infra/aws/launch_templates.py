@@ -216,7 +216,7 @@ class AwsLaunchTemplates(pulumi.ComponentResource):
         return aws.ec2.LaunchTemplate(
             resource,
             name=f"{design.name}-{partition.name}",
-            description=f"nodes of partition {partition.name}, cluster {design.name}",
+            description=f"nodes of partition {partition.label}, cluster {design.name}",
             update_default_version=True,
             image_id=resources.start_from(partition.name, partition.image),
             instance_type=partition.instance_type,
@@ -379,7 +379,7 @@ def _reservation_group(
     group = aws.resourcegroups.Group(
         name,
         name=reservation_group(design.name, partition.name),
-        description=f"reserved capacity of partition {partition.name} in cluster {design.name}",
+        description=f"reserved capacity of partition {partition.label} in cluster {design.name}",
         configurations=[
             aws.resourcegroups.GroupConfigurationArgs(type=RESERVATION_POOL),
             aws.resourcegroups.GroupConfigurationArgs(

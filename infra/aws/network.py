@@ -183,7 +183,7 @@ def _partition_zones(
     covered = [zone for zone in wanted or subnets if zone in subnets]
     if not covered:
         raise UserError(
-            f"partition {partition.name}: zones {', '.join(wanted)}, but network.aws.private_subnets lie in "
+            f"partition {partition.label}: zones {', '.join(wanted)}, but network.aws.private_subnets lie in "
             f"{', '.join(subnets)}; add a subnet, or change the zones",
             code="subnets.zones",
         )
@@ -191,7 +191,7 @@ def _partition_zones(
     fitting = tuple(zone for zone in covered if zone in having)
     if not fitting:
         raise UserError(
-            f"partition {partition.name}: AWS offers {partition.instance_type} in "
+            f"partition {partition.label}: AWS offers {partition.instance_type} in "
             f"{', '.join(having) or 'no zone of the region'}, and the subnets lie in {', '.join(covered)}",
             code="subnets.machine",
         )
@@ -234,7 +234,7 @@ def _instance_types(design: ClusterDesign) -> Iterable[str]:
 def _offered_to(design: ClusterDesign, partition: Partition, offered: tuple[str, ...]) -> tuple[str, ...]:
     if not offered:
         raise UserError(
-            f"partition {partition.name}: AWS offers {partition.instance_type} in no zone of "
+            f"partition {partition.label}: AWS offers {partition.instance_type} in no zone of "
             f"{design.region}; take another instance type or another aws:region",
             code="zones.no-machine",
         )
@@ -552,7 +552,7 @@ def _check_addresses(design: ClusterDesign, head: str, cidrs: dict[str, str]) ->
     Raises:
         UserError: They cannot.
     """
-    needs = [addresses.Need(p.name, p.max, frozenset(p.zones)) for p in design.partitions]
+    needs = [addresses.Need(p.label, p.max, frozenset(p.zones)) for p in design.partitions]
     if login := sum(host.role == "login" and "public" not in host.tags for host in design.hosts):
         needs.append(addresses.Need("login", login, frozenset([head])))
     free = {zone: addresses.free_addresses(cidr, "aws") for zone, cidr in cidrs.items()}

@@ -148,7 +148,7 @@ def _budget(design: ClusterDesign) -> list[str]:
     remarks = []
     if budget.max_usd is not None:
         path = "cluster.budget.max_usd"
-        if unpriced := [p.name for p in partitions if p.price_hour is None]:
+        if unpriced := [p.label for p in partitions if p.price_hour is None]:
             remarks.append(
                 f"{path}: no price is known for the static nodes of {', '.join(unpriced)}, so the budget "
                 "does not count them: give one under cluster.instance_types"
@@ -185,7 +185,7 @@ def _static(path: str, most: float, unit: str, hourly: float) -> list[str]:
 def _partitions(config: StackConfig, design: ClusterDesign, facts: Catalog) -> list[str]:
     remarks = []
     for partition in design.partitions:
-        name, machine = f"partition {partition.name}", facts.machines[partition.instance_type]
+        name, machine = f"partition {partition.label}", facts.machines[partition.instance_type]
         if partition.min:
             price = ""
             if partition.price_hour is None:

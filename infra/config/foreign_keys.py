@@ -368,6 +368,22 @@ _BATCH = {
     "storageCapacity": Word(f"{_LUSTRE}.size_gib"),
 }  # fmt: skip
 """AWS Batch's API and console."""
+_SPOT_OF_POOL = _to("partitions.pools.spot", "true or false")
+_TYPE_OF_POOL = _to("partitions.pools.instance_type", "one type: each of several is a pool of its own")
+_POOLS = {
+    "pools.purchase": _SPOT_OF_POOL,
+    "pools.purchase_option": _SPOT_OF_POOL,
+    "pools.capacity_type": _SPOT_OF_POOL,
+    "pools.use_spot": Word("partitions.pools.spot"),
+    "pools.preemptible": Word("partitions.pools.spot"),
+    "pools.instance_types": _TYPE_OF_POOL,
+    "pools.instanceTypes": _TYPE_OF_POOL,
+    "pools.machine_types": _TYPE_OF_POOL,
+    "pools.nodes": _to("partitions.pools.max", "the most; static nodes, nodes.min, are the first pool's"),
+    "pools.min": _to("partitions.nodes.min", "static nodes are the first pool's"),
+    "pools.priority": _not("pools are wanted in their order: put the first choice at the top"),
+}  # fmt: skip
+"""Words of node pools and of lists of machine types: EKS, Karpenter, SkyPilot, GKE; and of our partitions."""
 _WHOLE_FILES = {
     "imports": _not("it names the file's program; a stack file has one: leave it out"),
     "resources": SECTION,
@@ -392,6 +408,7 @@ WORDS: Mapping[str, Word] = {
     **_PARALLELCLUSTER_2,
     **_PARALLELCLUSTER_3,
     **{name: replace(word, exact=True) for name, word in _BATCH.items()},
+    **_POOLS,
 }
 """The word, with the sections around it that it needs -> what it is here. Their case does not count."""
 TOOLS: Mapping[str, Mapping[str, Word]] = {
@@ -400,8 +417,21 @@ TOOLS: Mapping[str, Mapping[str, Word]] = {
     "ParallelCluster 2, and `pcluster configure`": _PARALLELCLUSTER_2,
     "ParallelCluster 3": _PARALLELCLUSTER_3,
     "AWS Batch": _BATCH,
+    "Node pools of EKS, GKE, Karpenter and SkyPilot": _POOLS,
 }
 Location = tuple[str | int, ...]
+_KEYS_OF_POOLS = (
+    "instance_type",
+    "accelerator",
+    "spot",
+    "zones",
+    "reservation",
+    "aws",
+    "gcp",
+    "features",
+    "weight",
+)
+"""The keys of a partition that its pools may have instead."""
 MOST_SHOWN = 8
 """A list of more values is not repeated."""
 MOST_DEEP = 12
@@ -470,6 +500,10 @@ def advice(location: Location, word: Word, value: Any) -> str:
     if ":" in key:
         return f"here it is {key}: write {key}: {text} directly below `config:`{note}"
     keys = key.split(".")
+    if "pools" in location and len(keys) > 1 and keys[0] == "partitions" and keys[1] in _KEYS_OF_POOLS:
+        return f"here it is partitions.pools.{key.removeprefix('partitions.')}: write " + (
+            f"{_nested(keys[1:], text)} in this pool{note}"
+        )
     around = [part for part in location[:-1] if isinstance(part, str) and ":" not in part]
     depth = next((n for n in range(len(around), 0, -1) if around == keys[:n]), 0)
     if not depth and keys[0] == "partitions" and len(keys) > 1:

@@ -149,7 +149,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
     def _template(self, partition: Partition, resources: GcpRoleResources) -> compute.InstanceTemplate:
         design = self._design
         own_labels = labels(design, role="compute", partition=partition.name)
-        what = f"node of partition {partition.name}, cluster {design.name}"
+        what = f"node of partition {partition.label}, cluster {design.name}"
         overrides = partition.overrides()
         if partition.threads_per_core is not None:
             ours = {"threads_per_core": partition.threads_per_core}
@@ -217,7 +217,7 @@ class GcpInstanceTemplates(pulumi.ComponentResource):
         policy = compute.ResourcePolicy(
             f"{self._name}-{partition.name}-policy",
             name=f"{design.name}-{partition.name}",
-            description=f"nodes of partition {partition.name} close together, cluster {design.name}",
+            description=f"nodes of partition {partition.label} close together, cluster {design.name}",
             project=design.project,
             region=design.region,
             # No number of machines is given. With a number Google would wait until so many exist.

@@ -65,7 +65,7 @@ def check_zones(design: ClusterDesign, opts: pulumi.InvokeOptions | None = None)
         _check_offer(f"{host.name}", host, zone, offered[zone])
     for partition in design.partitions:
         for where in partition.zones:
-            _check_offer(f"partition {partition.name}", partition, where, offered[where])
+            _check_offer(f"partition {partition.label}", partition, where, offered[where])
 
 
 def offered_types(

@@ -100,6 +100,21 @@ class AcceleratorOutput(Part):
     simulated: bool = Field(description="True on the local stack: Slurm counts devices that do not exist.")
 
 
+class PoolOutput(Part):
+    """Equal nodes of a partition that has several kinds of them."""
+
+    name: str = Field(description="Its name in the partition; its nodes are <partition>-<name>-0, and so on.")
+    machine: str = Field(description="Machine type.")
+    cpus: Whole = Field(ge=1, description="CPUs a node.")
+    memory_mib: Whole = Field(ge=1, description="MiB a node that jobs may use.")
+    min: Whole = Field(ge=0, description="Static nodes: always up.")
+    max: Whole = Field(ge=0, description="Static and dynamic nodes together.")
+    spot: bool = Field(description="Whether the cloud may take nodes back.")
+    price_usd_per_hour: float | None = Field(
+        default=None, description="USD a node and hour; null: not known."
+    )
+
+
 class PartitionOutput(Part):
     """A partition, or AWS Batch's queue."""
 
@@ -111,7 +126,9 @@ class PartitionOutput(Part):
         default=None, description="Accelerators of a node; null: none."
     )
     min: Whole = Field(ge=0, description="Static nodes: always up.")
-    max: Whole = Field(ge=0, description="Static and dynamic nodes together.")
+    max: Whole = Field(
+        ge=0, description="Static and dynamic nodes together; with pools the most that one job can get."
+    )
     spot: bool = Field(description="Whether the cloud may take nodes back.")
     time_limit: str = Field(description="[days-]hours:minutes:seconds or INFINITE.")
     default: bool = Field(description="Whether jobs that name no partition go here.")
@@ -120,6 +137,11 @@ class PartitionOutput(Part):
     )
     nodes_of: str | None = Field(
         default=None, description="The partition whose nodes it has, and counts again; null: its own nodes."
+    )
+    pools: list[PoolOutput] = Field(
+        default_factory=list,
+        description="Its kinds of nodes, in the order in which jobs get them; empty: all are alike. "
+        "Else cpus and memory_mib are the least of a node, and machine, price and spot the first pool's.",
     )
 
 

@@ -5,7 +5,7 @@ They contain no secrets: addresses, public host keys, sizes, prices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -103,8 +103,11 @@ def build(
         login=login,
         controller=controller,
         partitions=[
-            *(_partition(p) for p in design.partitions),
-            *(_shared(p, design.pools_of(p.name)) for p in design.shared_partitions),
+            *(_partition(name, pools, design.most_nodes(name)) for name, pools in design.pools().items()),
+            *(
+                _shared(p, _partition(p.name, design.pools_of(p.name), design.most_nodes(p.name)))
+                for p in design.shared_partitions
+            ),
         ],
         mounts=[_mount(m) for m in design.mounts],
         shared=deployed.shared,
@@ -176,32 +179,55 @@ def _access(design: ClusterDesign, machine: str | None) -> contract.LoginAccess 
     return contract.LoginAccess(mode=access.mode, user=access.user, key=access.key, machine=machine)
 
 
-def _partition(p: Partition) -> contract.PartitionOutput:
+def _partition(name: str, pools: Sequence[Partition], most: int) -> contract.PartitionOutput:
+    """Return one of Slurm's partitions. What it says of a node is true of each of its pools' nodes.
+
+    Args:
+        most: How many nodes one job can have.
+    """
+    p = pools[0]
     a = p.accelerator
     return contract.PartitionOutput(
-        name=p.name,
+        name=name,
         machine=p.instance_type,
-        cpus=p.cpus,
-        memory_mib=p.memory_mib,
+        cpus=min(pool.cpus for pool in pools),
+        memory_mib=min(pool.memory_mib for pool in pools),
         accelerator=contract.AcceleratorOutput(
             type=a.type, count=a.units, gres=a.resource, simulated=a.simulated
         )
         if a
         else None,
         min=p.min,
-        max=p.max,
+        max=most,
         spot=p.spot,
         time_limit=p.time_limit,
         default=p.default,
         price_usd_per_hour=p.price_hour,
+        pools=[] if p.pool is None else [_pool(pool) for pool in pools],
     )
 
 
-def _shared(p: SharedPartition, pools: tuple[Partition, ...]) -> contract.PartitionOutput:
-    """Return a partition with the nodes of another one: those of its first pool, and the number of all."""
-    terms = {"name": p.name, "time_limit": p.time_limit, "default": p.default, "nodes_of": p.nodes_of}
-    count = {"min": sum(pool.min for pool in pools), "max": sum(pool.max for pool in pools)}
-    return _partition(pools[0]).model_copy(update={**terms, **count})
+def _pool(p: Partition) -> contract.PoolOutput:
+    return contract.PoolOutput(
+        name=p.pool or "",
+        machine=p.instance_type,
+        cpus=p.cpus,
+        memory_mib=p.memory_mib,
+        min=p.min,
+        max=p.max,
+        spot=p.spot,
+        price_usd_per_hour=p.price_hour,
+    )
+
+
+def _shared(p: SharedPartition, nodes: contract.PartitionOutput) -> contract.PartitionOutput:
+    """Return a partition with the nodes of another one.
+
+    Args:
+        nodes: What is said of these nodes.
+    """
+    terms = {"time_limit": p.time_limit, "default": p.default, "nodes_of": p.nodes_of}
+    return nodes.model_copy(update=terms)
 
 
 def _mount(m: Mount) -> contract.MountOutput:

@@ -1,4 +1,4 @@
 """The bill: who has used which machines, and what that cost."""
 
-BY = ("user", "account", "partition", "job")
+BY = ("user", "account", "partition", "pool", "job")
 """What a bill's rows may be."""

@@ -1,4 +1,6 @@
-"""The bill: what machines cost, by user, account, partition or job, with all that no job had in rows apart.
+"""The bill: what machines cost, by user, account, partition, pool or job.
+
+All that no job had is in rows apart.
 
 The rows add up to what the ledger counts (`./cluster status`): what ended before the record of machines
 began, which nobody can divide any more, is a row, too.
@@ -16,7 +18,7 @@ from node.billing import job_runs
 from node.billing.job_runs import SPARE_SECONDS
 from node.billing.shares import FOREVER, Kind, Part, split
 from node.design.folders import Folders
-from node.design.model import Settings
+from node.design.model import Settings, split_label
 from node.elastic import machine_record
 from node.elastic.machine_record import MachineLife
 from node.slurm.control import Control, Slurm, SlurmError
@@ -26,6 +28,8 @@ BEFORE = "not recorded"
 """The kind of a row of what the ledger counts and the record of machines lacks."""
 NODES = "nodes"
 """The kind of a row of machines of which nothing says who used them, without accounting."""
+OF_MACHINES = ("partition", "pool")
+"""What a machine itself says: by these there are bills without accounting."""
 DIGITS = 6
 """Decimals of hours and USD: a job's second of a cheap node is no zero."""
 HIDDEN = "PrivateData=jobs: root and Slurm's operators see all jobs, for others those of others are idle time"
@@ -48,6 +52,7 @@ class _Row:
     unpriced: float = 0.0
     jobs: set[int] = field(default_factory=set)
     more: dict[str, str] = field(default_factory=dict)
+    pools: set[str] = field(default_factory=set)
 
     def add(self, seconds: float, price: float | None) -> None:
         self.seconds += seconds
@@ -100,9 +105,10 @@ def bill(
     """
     accounting, stack = settings.design.slurm.accounting, settings.design.stack
     by = by or ("user" if accounting else "partition")
-    if by != "partition" and not accounting:
+    if by not in OF_MACHINES and not accounting:
         raise BillError(
-            f"this cluster keeps no accounting, so there is a bill by partition only, and none by {by}: "
+            "this cluster keeps no accounting, so there are bills by partition and by pool only, and none by "
+            f"{by}: "
             f"write slurm: {{accounting: true}} in Pulumi.{stack}.yaml and run "
             f"`./cluster up --stack {stack}`. From then on Slurm records who has which nodes"
         )
@@ -189,7 +195,7 @@ class _Tally:
         restored: The ids of machines that a backup has brought.
 
     Attributes:
-        unknown: The partitions of which a price is not known.
+        unknown: The partitions, and labels of pools, of which a price is not known.
         restored: The ids of those of these machines that are in the bill.
         restored_usd: What they have cost.
     """
@@ -211,7 +217,10 @@ class _Tally:
                 # Of a year's jobs the numbers would need less memory than the names, and no row shows them.
                 row.jobs.add(hash(run.job))
                 if self._by == "job":
-                    row.more = {"user": run.user, "account": run.account, "partition": part.life.partition}
+                    partition, pool = split_label(part.life.partition)
+                    row.pools |= {pool} if pool else set()
+                    row.more = {"user": run.user, "account": run.account, "partition": partition}
+                    row.more["pool"] = ",".join(sorted(row.pools))
             if part.life.price is None:
                 self.unknown.add(part.life.partition)
             if part.life.id in self._brought:
@@ -222,7 +231,7 @@ class _Tally:
         """Add what the ledger has counted of ended machines, and the record of them lacks.
 
         Args:
-            closed: The ledger's sums by partition.
+            closed: The ledger's sums by partition, and by pools' labels.
             ended: The ended machines of the record.
         """
         known: dict[str, _Row] = {}
@@ -234,7 +243,7 @@ class _Tally:
             seconds, unpriced = total["seconds"] - has.seconds, total["unpriced"] - has.unpriced
             if seconds < LEAST_SECONDS:
                 continue
-            row = self._row(BEFORE, partition if self._by == "partition" else "")
+            row = self._row(BEFORE, self._of_machine(partition) if self._by in OF_MACHINES else "")
             row.seconds += seconds
             row.usd += max(0.0, total["usd"] - has.usd)
             if unpriced > LEAST_SECONDS:
@@ -272,11 +281,14 @@ class _Tally:
         return NODES if unsaid else part.kind.value
 
     def _name(self, part: Part) -> str:
-        """Return what a part is booked to; empty for what no job had, which only partitions tell apart."""
-        if self._by == "partition":
-            return part.life.partition
+        """Return what a part is booked to; empty for what no job had, which only machines tell apart."""
+        if self._by in OF_MACHINES:
+            return self._of_machine(part.life.partition)
         run = part.run
         return "" if run is None else {"user": run.user, "account": run.account, "job": run.job}[self._by]
+
+    def _of_machine(self, label: str) -> str:
+        return label if self._by == "pool" else split_label(label)[0]
 
 
 def _notes(

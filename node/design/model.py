@@ -109,6 +109,12 @@ class GcpPartition:
     instance_template_overrides: str = ""
 
 
+def split_label(label: str) -> tuple[str, str | None]:
+    """Return Slurm's partition and the pool in a `Partition.label`; `None` means that it has no pools."""
+    partition, _, pool = label.partition("/")
+    return partition, pool or None
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A Slurm partition of equal nodes, or one of its pools. Nodes are named `<name>-0` … `<name>-<max-1>`.
@@ -182,6 +188,14 @@ class Partition:
     def slurm_name(self) -> str:
         """The name by which Slurm and its users know the partition."""
         return self.name if self.pool is None else self.name.removesuffix(f"-{self.pool}")
+
+    @property
+    def label(self) -> str:
+        """The name by which people know it where pools count: train/spot, or train without pools.
+
+        No name has a slash, so `split_label` finds both in it, even of a pool that is gone.
+        """
+        return self.name if self.pool is None else f"{self.slurm_name}/{self.pool}"
 
     def nodes(self) -> list[str]:
         return node_names(self.name, self.max)
@@ -515,6 +529,12 @@ class ClusterDesign:
             KeyError: There is no partition of this name.
         """
         return self.slurm_partitions()[name]
+
+    def most_nodes(self, name: str) -> int:
+        """Return how many nodes of one of Slurm's partitions a job can have."""
+        pools = self.pools_of(name)
+        each = [pool.max for pool in pools]
+        return sum(each) if pools[0].mixed else max(each)
 
     def partition_of(self, node: str) -> Partition | None:
         """Return the partition of a node; `None` for a name that is not in the design."""

@@ -100,7 +100,8 @@ def available_capacity(
     )
     if tightest is None or tightest.available_capacity(count) == count:
         return AvailableCapacity(count)
-    return AvailableCapacity(tightest.available_capacity(count), tightest.failure(design.stack, partition))
+    label = design.partition(partition).label
+    return AvailableCapacity(tightest.available_capacity(count), tightest.failure(design.stack, label))
 
 
 def used_up(design: ClusterDesign, account: Account) -> Failure | None:
@@ -151,7 +152,8 @@ def _limits(
     minimum = launch_seconds(design)
     seconds = [(name, max(minimum - age, float(design.slurm.suspend_time))) for name, age in account.running]
     seconds += [(name, minimum * count) for name, count in underway.items()]
-    prices = {p.name: p.price_hour or 0.0 for p in design.partitions}
+    # The account has pools by their labels, launches have them by the names in the design.
+    prices = {name: p.price_hour or 0.0 for p in design.partitions for name in (p.name, p.label)}
     per_node = 0.0 if partition is None else minimum / 3600
     result = []
     if (usd := design.budget.max_usd) is not None:

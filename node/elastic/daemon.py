@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from node.design.folders import Folders
 from node.design.model import ClusterDesign, Settings
 from node.design.published import read_settings
-from node.elastic import drivers, history
+from node.elastic import drivers, history, pool_choices
 from node.elastic.budget import Budget, has_account_budgets
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.capacity import CapacityLimiter
@@ -40,6 +40,7 @@ from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
 from node.elastic.observer import Observer, Wait
 from node.elastic.pending_jobs import NOBODY
+from node.elastic.pool_choices import PoolChoices
 from node.elastic.pool_guard import PoolGuard
 from node.elastic.pools import Pools
 from node.elastic.reconcile import Reconciler
@@ -48,7 +49,7 @@ from node.elastic.renewal import Renewal
 from node.elastic.requeue import Requeue
 from node.elastic.requeue_cleanup import RequeueCleanup
 from node.elastic.runtime import RuntimeChanges
-from node.elastic.status import cost, status
+from node.elastic.status import PoolAnswers, cost, status
 from node.elastic.steps import Step
 from node.elastic.topology import Topology
 from node.elastic.view import log
@@ -128,6 +129,8 @@ class Elastic:
         nodes = [node for partition in settings.design.partitions for node in partition.nodes()]
         self._history = NodeHistory(lib / history.FILE, nodes)
         self._pool_guard = PoolGuard(settings.design, control)
+        self._pool_choices = PoolChoices(lib / pool_choices.FILE, settings.design, pools)
+        self._shut = partial(pool_choices.shut, pools)
         self._steps = self._look_steps()
         self._directory = _directory_watch(settings)
         self._shared_status = Shared(self.status)
@@ -197,6 +200,7 @@ class Elastic:
         asked_at, seconds = time.monotonic(), EPILOG_SECONDS if is_epilog else WAIT_ROUND_SECONDS
         if not is_epilog:
             self._pool_guard.check(job, nodes)
+            self._pool_choices.starts(job, nodes)
 
         def keep(caller: rpc.Caller) -> None:
             def answer(over: bool) -> None:
@@ -309,6 +313,7 @@ class Elastic:
             self.reconciler.seen,
             self._history.of,
             self._uses(),
+            PoolAnswers(lambda name: self._shut(name, time.monotonic(), time.time()), self._pool_choices.of),
         )
         others = [self.capacity_limiter.step]
         others += [part.step for part in (self._directory, self._account_budgets) if part is not None]

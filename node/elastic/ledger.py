@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.design.model import ClusterDesign
+from node.design.model import ClusterDesign, split_label
 from node.elastic.driver import Machine
 from node.elastic.machine_record import MachineLife, MachineRecord
 from node.elastic.view import log
@@ -41,7 +41,7 @@ class _RunningMachine:
     """A machine that runs. The ledger file has these fields.
 
     Attributes:
-        partition: The partition's name.
+        partition: The partition's name; of a pool its label, train/spot.
         launched: Seconds since the epoch.
         price: USD an hour at the time of the launch; `None` means unknown.
         listed: Whether the cloud has listed the machine.
@@ -90,8 +90,8 @@ class Account:
 
     Attributes:
         usd: The sum of all known prices.
-        hours: Partition -> node-hours.
-        unpriced: Partitions with nodes whose price was unknown and that `usd` leaves out.
+        hours: Partition, or label of a pool -> node-hours.
+        unpriced: Likewise: those with nodes whose price was unknown and that `usd` leaves out.
         running: The partition of each running machine and the seconds that it has run.
         damaged: Files that were set aside because they could not be read. No figure includes their content.
     """
@@ -232,8 +232,8 @@ class Ledger:
 
         Returns:
             `open`: the machines that run, as lives until now; `unrecorded`: those that ended and are not in
-            the record yet; `closed`: partition -> seconds, USD and seconds without a price of all that ended;
-            `damaged`: as in `account`.
+            the record yet; `closed`: partition, or label of a pool -> seconds, USD and seconds without a
+            price of all that ended; `damaged`: as in `account`.
         """
         with self._lock:
             self._follow(now)
@@ -250,15 +250,21 @@ class Ledger:
 
         Returns:
             The cost. `usd` is `None` where a machine had no known price: the sum is then at least
-            `at_least_usd`, and `unknown` lists the partitions whose nodes it leaves out.
+            `at_least_usd`, and `unknown` lists the partitions, and labels of pools, whose nodes it leaves
+            out. `by_pool` has the pools only, by their labels.
         """
         spent = self.account(now)
+        by_partition: dict[str, float] = {}
+        for name, hours in spent.hours.items():
+            partition, _ = split_label(name)
+            by_partition[partition] = by_partition.get(partition, 0.0) + hours
         return {
             "node_hours": round(spent.node_hours, 4),
             "usd": None if spent.unpriced else round(spent.usd, 4),
             "at_least_usd": round(spent.usd, 4),
             "unknown": list(spent.unpriced),
-            "by_partition": {name: round(hours, 4) for name, hours in spent.hours.items()},
+            "by_partition": {name: round(hours, 4) for name, hours in by_partition.items()},
+            "by_pool": {n: round(hours, 4) for n, hours in spent.hours.items() if split_label(n)[1]},
         }
 
     def _begin(self, machine_id: str, node: str, launched: float, *, listed: bool = True) -> None:
@@ -271,7 +277,7 @@ class Ledger:
             self._open[machine_id] = machine
         elif partition is not None and machine_id not in self._open:
             self._open[machine_id] = _RunningMachine(
-                partition.name, launched, partition.price_hour, listed, node
+                partition.label, launched, partition.price_hour, listed, node
             )
 
     def _life(self, machine_id: str, machine: _RunningMachine, seconds: float, ended: float) -> MachineLife:

@@ -54,7 +54,7 @@ class MachineLife:
     Attributes:
         id: The cloud's id.
         node: Slurm's name.
-        partition: The partition's name.
+        partition: The partition's name; of a pool its label, train/spot.
         launched: Seconds since the epoch.
         ended: When a listing first missed it, in seconds since the epoch.
         seconds: What the ledger counts: at least the shortest time that the cloud bills.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
-from node.design.model import ClusterDesign, SharedPartition
+from node.design.model import ClusterDesign, Partition
 from node.elastic.budget import summary
 from node.elastic.driver import Driver, Machine, MachineState
 from node.elastic.history import Change
@@ -25,6 +25,18 @@ ANSWER_SECONDS = 5.0
 """How long the cloud may take to list the machines."""
 
 
+class PoolAnswers(NamedTuple):
+    """What the daemon knows of pools (`node.elastic.pool_choices`).
+
+    Attributes:
+        shut: Takes the name of a pool's group of nodes, and returns why it is shut and until when.
+        why: Takes a job's id, and returns why it has nodes of a later pool than the first.
+    """
+
+    shut: Callable[[str], dict[str, Any] | None] = lambda _: None
+    why: Callable[[int], str | None] = lambda _: None
+
+
 def status(
     design: ClusterDesign,
     control: Slurm,
@@ -33,6 +45,7 @@ def status(
     seen: Sequence[Machine] = (),
     changes: Callable[[str], Iterable[Change]] = lambda _: (),
     accounts: Sequence[Mapping[str, Any]] = (),
+    pools: PoolAnswers | None = None,
 ) -> dict[str, Any]:
     """Return partitions, nodes, reservations, machines, jobs that have not ended, the cost and the budget.
 
@@ -45,7 +58,9 @@ def status(
             ask.
         changes: Returns a node's last changes, the oldest first.
         accounts: What accounts have used of their budgets.
+        pools: What is known of pools.
     """
+    pools = pools or PoolAnswers()
     nodes = dict(control.nodes())
     # A node that Slurm no longer lists is missed by name.
     nodes |= {n: NodeState(n, MISSING) for p in design.partitions for n in p.nodes() if n not in nodes}
@@ -63,23 +78,19 @@ def status(
     now = time.time()
     kept = reservations.now_kept(reserved, now)
     partitions = [
-        {
-            "name": p.name,
-            "state": states.get(p.name, "UP"),
-            "machine": p.instance_type,
-            "min": p.min,
-            "max": p.max,
-            "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
-        }
-        for p in design.partitions
+        _partition(name, states.get(name, "UP"), of, nodes, pools)
+        for name, of in design.slurm_partitions().items()
     ]
-    partitions += [_shared(design, p, states, nodes) for p in design.shared_partitions]
+    # They have the nodes of others, which are counted there, too.
+    owners = {shared.name: shared.nodes_of for shared in design.shared_partitions}
+    partitions = [p | ({"nodes_of": owners[p["name"]]} if p["name"] in owners else {}) for p in partitions]
     return {
         "partitions": partitions,
         "nodes": [
             {
                 "name": name,
-                "partition": getattr(design.partition_of(name), "name", None),
+                "partition": getattr(design.partition_of(name), "slurm_name", None),
+                "pool": getattr(design.partition_of(name), "pool", None),
                 "state": state_text(state),
                 "usable": state.is_usable and name not in kept,
                 "machine_state": by_node[name].state.value if name in by_node else None,
@@ -97,6 +108,7 @@ def status(
         "cloud": cloud_error,
         "jobs": [
             _job(job, reservations.advice(job, reserved, design.nodes_of(job.partition), now))
+            | _pool_of(job, design, pools)
             for job in jobs.values()
             if not job.is_over
         ],
@@ -104,19 +116,38 @@ def status(
     }
 
 
-def _shared(
-    design: ClusterDesign, shared: SharedPartition, states: Mapping[str, str], nodes: Mapping[str, NodeState]
+def _partition(
+    name: str, state: str, pools: Sequence[Partition], nodes: Mapping[str, NodeState], known: PoolAnswers
 ) -> dict[str, Any]:
-    """Return a partition that has the nodes of another one, which are counted there, too."""
-    pools = design.pools_of(shared.name)
+    """Return one of Slurm's partitions: the numbers are those of all of its pools together."""
+    each = [
+        {
+            "name": p.pool,
+            "machine": p.instance_type,
+            "spot": p.spot,
+            "price_usd_per_hour": p.price_hour,
+            "min": p.min,
+            "max": p.max,
+            "up": sum(1 for n in p.nodes() if n in nodes and nodes[n].is_up),
+            "shut": None if p.pool is None else known.shut(p.name),
+        }
+        for p in pools
+    ]
     return {
-        "name": shared.name,
-        "state": states.get(shared.name, "UP"),
+        "name": name,
+        "state": state,
         "machine": pools[0].instance_type,
-        "min": sum(p.min for p in pools),
-        "max": sum(p.max for p in pools),
-        "up": sum(1 for p in pools for n in p.nodes() if n in nodes and nodes[n].is_up),
-        "nodes_of": shared.nodes_of,
+        **{key: sum(pool[key] for pool in each) for key in ("min", "max", "up")},
+        "pools": [] if pools[0].pool is None else each,
+    }
+
+
+def _pool_of(job: JobState, design: ClusterDesign, known: PoolAnswers) -> dict[str, Any]:
+    """Return the pool of a job's nodes, and why it is not its partition's first one."""
+    pools = [p.pool for n in job.nodes if (p := design.partition_of(n)) is not None and p.pool is not None]
+    return {
+        "pool": ",".join(dict.fromkeys(pools)) or None,
+        "pool_reason": known.why(job.id) if pools else None,
     }
 
 

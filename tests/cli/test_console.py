@@ -188,6 +188,60 @@ def test_status_shows_who_is_awake_and_who_has_a_reason(capsys: pytest.CaptureFi
     assert "Nodes" not in out
 
 
+POOL = {"machine": "c5.xlarge", "spot": True, "price_usd_per_hour": 0.1, "min": 0, "max": 4, "up": 0}
+POOLED: dict[str, Any] = {
+    **STATUS,
+    "partitions": [
+        {
+            "name": "train", "state": "UP", "machine": "c5.xlarge", "min": 0, "max": 12, "up": 2,
+            "pools": [
+                {**POOL, "name": "spot",
+                 "shut": {"cause": "capacity: none [x]", "until": 1795920000, "left": 0}},
+                {**POOL, "name": "other", "shut": {"cause": "quota: few", "until": None, "left": 2}},
+                {**POOL, "name": "od", "spot": False, "shut": None},
+            ],
+        },
+        {"name": "urgent", "state": "UP", "machine": "c5.xlarge", "min": 0, "max": 12, "up": 2,
+         "nodes_of": "train", "pools": [{**POOL, "name": "spot", "shut": None}]},
+    ],
+    "nodes": [],
+    "jobs": [
+        {**STATUS["jobs"][0], "id": number, "slurm_id": str(number), "state": state, "nodes": "n",
+         "partition": "train", "pool": pool, "pool_reason": why}
+        for number, state, pool, why in (
+            (1, "RUNNING", "od", "spot: capacity: none [x]; other: quota: few"),
+            (2, "CONFIGURING", "spot", None),
+            (3, "RUNNING", "other", None),
+            (4, "RUNNING", None, None),
+        )
+    ],
+    "cost": {**STATUS["cost"], "usd": None, "at_least_usd": 1.0, "unknown": ["train/od"]},
+}  # fmt: skip
+
+
+def test_status_shows_pools_below_their_partition_which_are_shut_and_what_jobs_got(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status.show_status(POOLED)
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[2:7] == [
+        "train 3 pools 0 12 2",
+        "train/spot c5.xlarge, spot 0 4 0",
+        "train/other c5.xlarge, spot 0 4 0",
+        "train/od c5.xlarge 0 4 0",
+        "urgent nodes of train 0 12 2",
+    ]
+    assert "Pool train/spot is shut until 2026-11-29 02:40:00 UTC: capacity: none [x]" in lines
+    assert "Pool train/other gives 2 more at most: quota: few" in lines
+    jobs = {line.split()[0]: line for line in lines if "keras-job" in line}
+    assert jobs["1"].endswith("pool od; spot: capacity: none [x]; other: quota: few")
+    assert jobs["2"].endswith("its nodes are starting; pool spot, the first choice")
+    assert jobs["3"].endswith("n pool other")
+    assert jobs["4"].endswith("n –")
+    assert "at least 1.00 USD, price of c5.xlarge unknown" in out
+
+
 def test_options_of_slurm_conf_that_are_not_in_force_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     refused = "the stack file's settings of slurm.conf are refused: [bold]no such plugin"
     status.show_status({**STATUS, "settings": refused}, "local")

@@ -98,7 +98,7 @@ def test_csv_has_every_row_and_no_formula(up: StackUp, capsys: pytest.CaptureFix
     assert [row["name"] for row in rows] == ["physics", "'=cmd()[x]", "", "", ""]
     assert [row["usd"] for row in rows] == ["3.0", "", "3.0", "3.0", "3.0"]
     assert csv_text({**BILL, "by": "job", "rows": []}) == (
-        "kind,name,user,account,partition,jobs,node_hours,usd,at_least_usd\n"
+        "kind,name,user,account,partition,pool,jobs,node_hours,usd,at_least_usd\n"
     )
 
 

@@ -35,11 +35,17 @@ PARTS = [
     {"name": "partition gpu", "what": "big", "idle": 1.0, "max": 4.0},
     {"name": "/fsx", "what": "fsx", "idle": None, "max": None},
 ]
+POOLS: list[dict[str, Any]] = []
 
 
 def text(cluster: Any) -> str:
     additions = [{"name": "hooks", "what": "a[b].sh on all"}]
-    plan = {"stack": "s", "outputs": {"cluster": cluster}, "additions": additions, "cost": {"parts": PARTS}}
+    plan = {
+        "stack": "s",
+        "outputs": {"cluster": cluster},
+        "additions": additions,
+        "cost": {"parts": PARTS, "pools": POOLS},
+    }
     shown = picture(plan)
     assert shown is not None
     console = Console(file=io.StringIO(), width=160)
@@ -59,6 +65,30 @@ def test_a_picture_has_a_line_for_each_part_of_the_bill_and_the_way_in() -> None
         ["hooks", "a[b].sh on all"],
         ["log in", "./cluster ssh --stack s"],
     ]
+
+
+def test_pools_stand_below_their_partition_with_the_cheapest_and_the_dearest_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pools = [
+        {"name": "spot", "machine": "big", "min": 0, "max": 4, "cpus": 8, "memory_mib": 2048, "spot": True},
+        {"name": "od", "machine": "other", "min": 0, "max": 2, "cpus": 16, "memory_mib": 4096, "spot": False},
+    ]
+    parts = [
+        {"name": "partition gpu/spot", "what": "big", "idle": 0.0, "max": 4.0},
+        {"name": "partition gpu/od", "what": "other", "idle": 0.0, "max": 6.0},
+    ]
+    prices = {"partition": "gpu", "mixed": False, "cheapest": 1.0, "dearest": 3.0, "job": 6.0, "max": 10.0}
+    monkeypatch.setitem(globals(), "PARTS", parts)
+    monkeypatch.setitem(globals(), "POOLS", [prices])
+    shown = text({**CLUSTER, "partitions": [{**PARTITION, "pools": pools}], "login": None})
+    lines = [[cell.strip() for cell in line.split("  ") if cell] for line in shown.splitlines()]
+    assert lines[1:4] == [
+        ["partition gpu", "a job gets nodes of one pool, the first in this order that has enough:",
+         "1.00 to 3.00 USD a node and hour, a job at most 6.00"],
+        ["pool spot", "0–4 × big, spot, each 8 CPUs, 2 GiB, 2 × t4 for jobs", "0.00 to 4.00 USD an hour"],
+        ["pool od", "0–2 × other, each 16 CPUs, 4 GiB, 2 × t4 for jobs", "0.00 to 6.00 USD an hour"],
+    ]  # fmt: skip
 
 
 def test_static_nodes_and_cores_that_jobs_ask_for() -> None:

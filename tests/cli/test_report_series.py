@@ -47,6 +47,7 @@ def test_repeats_are_one_point_by_their_median() -> None:
         {"global_batch": 256},
         {"machine": "m4.large"},
         {"partition": "other"},
+        {"pool": "spot"},
         {"gpus_per_node": 1},
         {"workers": 4, "global_batch": 256},
         {"digest": "0" * 64},

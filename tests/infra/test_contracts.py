@@ -70,15 +70,20 @@ def named(types: tuple[type, ...]) -> str:
     return " | ".join(JSON_TYPES[t] for t in types if not (t is int and float in types))
 
 
+def optional() -> dict[str, str]:
+    """Return the fields that a record may lack."""
+    return {key: f"{named(types)} | missing" for key, types in result.OPTIONAL_KEYS.items()}
+
+
 def of_program_result() -> dict[str, str]:
     """Return the fields of the record of a user's program."""
-    found = {key: named(types) for key, types in result.PROGRAM_KEYS.items()}
+    found = {key: named(types) for key, types in result.PROGRAM_KEYS.items()} | optional()
     return {**found, "apiVersion": json.dumps(result.PROGRAM_API_VERSION)}
 
 
 def of_result() -> dict[str, str]:
     """Return the fields of the result record, from the table by which it is written and checked."""
-    found = {key: named(types) for key, types in result.KEYS.items()}
+    found = {key: named(types) for key, types in result.KEYS.items()} | optional()
     found["apiVersion"] = json.dumps(result.API_VERSION)
     return found | {f"history[].{key}": named(types) for key, types in result.HISTORY_KEYS.items()}
 

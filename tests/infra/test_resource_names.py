@@ -26,8 +26,8 @@ LISTED = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 """The page's list, for programs that transform resources."""
 SHIPPED = shipped.stacks()
 EDITED = {
-    aws_plans.command: (aws_plans.INSTALLING, aws_plans.BY_EVENTS),
-    gcp_plans.command: (gcp_plans.SSH, gcp_plans.RICH),
+    aws_plans.command: (aws_plans.INSTALLING, aws_plans.BY_EVENTS, aws_plans.POOLED),
+    gcp_plans.command: (gcp_plans.SSH, gcp_plans.RICH, gcp_plans.POOLED),
 }
 """Stack files with resources that no shipped one has, and the functions that plan them."""
 PREFIX = "slurm-stacks:index:"
@@ -55,7 +55,9 @@ def general(plan: dict[str, Any], resource: dict[str, Any]) -> str:
     cluster = plan["outputs"]["cluster"]
     name = resource["name"].removeprefix(cluster["name"])
     for partition in cluster["partitions"]:
-        name = re.sub(rf"^(-[a-z]+-templates-){partition['name']}(?=-|$)", r"\1<partition>", name)
+        groups = [f"{partition['name']}-{pool['name']}" for pool in partition["pools"]]
+        for group in groups or [partition["name"]]:
+            name = re.sub(rf"^(-[a-z]+-templates-){group}(?=-|$)", r"\1<partition>", name)
     name = re.sub(r"-user-[0-9a-f]{8}(?=-|$)", "-user-<member>", name)
     return f"{resource['type']} <cluster>{name}"
 

@@ -187,7 +187,8 @@ def test_without_accounting_there_are_partitions_and_what_to_do(
     with pytest.raises(BillError) as caught:
         cluster.bill(by="account")
     assert str(caught.value) == (
-        "this cluster keeps no accounting, so there is a bill by partition only, and none by account: write "
+        "this cluster keeps no accounting, so there are bills by partition and by pool only, and none by "
+        "account: write "
         "slurm: {accounting: true} in Pulumi.test.yaml and run `./cluster up --stack test`. From then on "
         "Slurm records who has which nodes"
     )

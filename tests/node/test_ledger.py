@@ -28,7 +28,7 @@ def machine(node: str | None, launched: float, state: MachineState = MachineStat
 def test_a_machine_counts_from_its_launch_to_the_pass_that_misses_it(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.json", DESIGN)
     assert ledger.cost(0.0) == {
-        "node_hours": 0, "usd": 0, "at_least_usd": 0, "unknown": [], "by_partition": {},
+        "node_hours": 0, "usd": 0, "at_least_usd": 0, "unknown": [], "by_partition": {}, "by_pool": {},
     }  # fmt: skip
     one, two = machine("cheap-0", 0.0), machine("dear-1", HOUR, MachineState.PENDING)
     ledger.see([one], 10.0)
@@ -40,6 +40,7 @@ def test_a_machine_counts_from_its_launch_to_the_pass_that_misses_it(tmp_path: P
         "at_least_usd": 12.0,
         "unknown": [],
         "by_partition": {"cheap": 2.0, "dear": 1.0},
+        "by_pool": {},
     }
     ledger.see([two], 3 * HOUR)
     assert ledger.cost(5 * HOUR)["by_partition"] == {"cheap": 3.0, "dear": 4.0}
@@ -169,7 +170,7 @@ def test_what_was_spent_stays_spent_whatever_up_changes(tmp_path: Path) -> None:
     again = Ledger(file, design(dataclasses.replace(CHEAP, price_hour=100.0)))
     assert again.cost(HOUR) == {
         "node_hours": 2.0, "usd": 11.0, "at_least_usd": 11.0, "unknown": [],
-        "by_partition": {"cheap": 1.0, "dear": 1.0},
+        "by_partition": {"cheap": 1.0, "dear": 1.0}, "by_pool": {},
     }  # fmt: skip
     again.see([machine("cheap-0", 0.0), machine("cheap-1", HOUR)], HOUR)
     assert again.account(2 * HOUR).usd == pytest.approx(10 + 2 + 100)

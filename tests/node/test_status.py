@@ -29,16 +29,21 @@ from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, nod
 SCHEMA = json.loads((ROOT / "infra" / "schema" / "status.json").read_text())
 NAMES = {f"debug-{n}" for n in range(10)}
 KEYS: dict[str, Any] = {
-    "partitions": {"name", "state", "machine", "min", "max", "up"},
-    "nodes": {"name", "partition", "state", "usable", "machine_state", "reason", "next_state", "changes"},
+    "partitions": {"name", "state", "machine", "min", "max", "up", "pools"},
+    "nodes": {
+        "name", "partition", "pool", "state", "usable", "machine_state", "reason", "next_state", "changes",
+    },
     "reservations": {"name", "start", "end", "nodes", "flags", "users"},
     "machines": {"running", "pending"},
     "closed": {"command", "who", "process", "checkout", "at", "partitions", "opened_by"},
     "cloud": None,
     "jobs": {
         "id", "slurm_id", "name", "user", "partition", "state", "elapsed_seconds", "nodes", "cause", "advice",
+        "pool", "pool_reason",
     },
-    "cost": {"node_hours", "usd", "at_least_usd", "unknown", "by_partition", "damaged", "budget", "accounts"},
+    "cost": {
+        "node_hours", "usd", "at_least_usd", "unknown", "by_partition", "by_pool", "damaged", "budget", "accounts",
+    },
     "disks": {
         "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
     },

@@ -25,14 +25,17 @@ LONGEST = "aws-gpu with the longest names"
 BAKED = "aws-gpu"
 INSTALLING = "aws-gpu whose machines install at their boot"
 BY_EVENTS = "aws-batch with a budget, manifests and a file system for each job"
-SUBJECTS = [*FILES, ANYWHERE, LONGEST, INSTALLING, BY_EVENTS]
+POOLED = "aws-cpu with spot machines first"
+SUBJECTS = [*FILES, ANYWHERE, LONGEST, INSTALLING, BY_EVENTS, POOLED]
 HOOKS = sorted((ROOT / "examples" / "hooks").iterdir())
 _made: dict[str, Plan] = {}
 
 
 def text_of(subject: str) -> str:
     stack = subject.partition(" ")[0]
-    text = filled_in(FILES[stack].read_text())
+    # The rule of a network to log in from is named after it, so this one stays the shipped file's.
+    shipped_text = FILES[stack].read_text()
+    text = shipped_text if subject == POOLED else filled_in(shipped_text)
     if subject == ANYWHERE:
         text, times = re.subn(
             r"ssh_cidrs: \[[^]]*\]", "ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true", text
@@ -46,6 +49,10 @@ def text_of(subject: str) -> str:
         text = text.replace("      nodes: 20\n", f"      nodes: 20\n{more}")
         text = text.replace("    batch:\n", "    budget: {max_usd: 1000, running_jobs: cancel}\n    batch:\n")
         assert more in text
+    if subject == POOLED:
+        pools = "[{name: spot, spot: true}, {name: ondemand, instance_type: m5.large, max: 4}]"
+        text = text.replace("      - name: c4\n", f"        pools: {pools}\n      - name: c4\n")
+        assert pools in text
     if subject == LONGEST:
         # These make a cluster's name of 40 characters, and a machine's name of 63.
         text = re.sub(r"(?m)^    name: aws-gpu$", f"    name: {'c' * 40}", text)

@@ -25,8 +25,16 @@ ANYWHERE = "gcp-cpu, that says 0.0.0.0/0 twice"
 LONGEST = "gcp-cpu, with the longest names"
 BAKED = "gcp-gpu"
 RICH = "gcp-gpu, with all that else makes a resource"
-SUBJECTS = [*FILES, SSH, ANYWHERE, LONGEST, RICH]
+POOLED = "gcp-cpu, with spot machines first"
+SUBJECTS = [*FILES, SSH, ANYWHERE, LONGEST, RICH, POOLED]
 EDITS: dict[str, list[tuple[str, str]]] = {
+    POOLED: [
+        (
+            r"nodes: \{min: 0, max: 10\}",
+            "nodes: {min: 0, max: 10}\n        pools: [{name: spot, spot: true}, {name: ondemand, "
+            "instance_type: n2-standard-2, max: 4}]",
+        )
+    ],
     SSH: [(r"mode: iap\}", "mode: ssh, ssh_cidrs: [203.0.113.0/24]}")],
     ANYWHERE: [(r"mode: iap\}", "mode: ssh, ssh_cidrs: [0.0.0.0/0], allow_ssh_from_anywhere: true}")],
     # A machine's name has 63 characters: slurm… of 40, p… of 17, two hyphens, and a number of four digits.

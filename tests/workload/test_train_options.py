@@ -6,6 +6,7 @@ import pytest
 
 from workload.errors import WorkloadError
 from workload.options import parse
+from workload.script import Job, Pool
 from workload.slurm import read_job
 
 
@@ -89,6 +90,30 @@ def test_a_job_on_a_cluster() -> None:
     assert (job.job_id, job.partition, job.restarts, job.stack) == ("12", "compute", 2, "aws-cpu")
     assert (job.machine, job.digest, job.price_hour) == ("c5.xlarge", "ab12", 0.194)
     assert job.start_latency == 1.25
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pool", "machine", "price"),
+    [
+        ("train-spot-[0-1]", "spot", "c5.xlarge", 0.1),
+        ("train-on-demand-3", "on-demand", "c5.4xlarge", 0.4),
+        ("train-on-demand-0,train-spot-[0-2]", "on-demand,spot", "c5.4xlarge,c5.xlarge", 0.175),
+        ("train-free-0", "free", "own", None),
+        ("train-newer-0", None, None, None),
+    ],
+)
+def test_a_run_says_which_pool_it_got(
+    nodes: str, pool: str | None, machine: str | None, price: float | None
+) -> None:
+    pools = (
+        Pool("train-spot", "spot", "c5.xlarge", 0.1),
+        Pool("train-on-demand", "on-demand", "c5.4xlarge", 0.4),
+        Pool("train-free", "free", "own", None),
+    )
+    exports = Job("train", 1, "/py", "/code", pools=pools).exports
+    job = read_job({**dict(exports), "SLURM_JOB_NODELIST": nodes}, now=1.0)
+    assert (job.pool, job.machine) == (pool, machine)
+    assert job.price_hour == (None if price is None else pytest.approx(price))
 
 
 def test_what_is_not_known_is_none_not_zero() -> None:

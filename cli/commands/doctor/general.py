@@ -65,7 +65,7 @@ def stack_file(stack: Stack) -> tuple[Finding, StackUp | None, BenchmarkDesign |
         return from_error(check, error), with_mistakes(), None
     nodes = sum(partition.max for partition in cluster.partitions)
     text = f"{path.name}: {cluster.name} on {cluster.provider}, up to {plurals.count(nodes, 'node')}"
-    text += f" in {plurals.count(len(cluster.partitions), 'partition')}"
+    text += f" in {plurals.count(len(cluster.slurm_partitions()), 'partition')}"
     if training is not None:
         text += f"; a training on {training.nodes} of them"
     if config.placeholders:

@@ -48,6 +48,7 @@ class Program:
     arguments: tuple[str, ...]
     job_id: str | None
     partition: str | None
+    pool: str | None
     machine: str | None
     nodes: int
     workers: int
@@ -93,6 +94,7 @@ class Key(NamedTuple):
     script: str
     arguments: tuple[str, ...]
     partition: str | None
+    pool: str | None
     machine: str | None
     gpus_per_node: int
     workers_per_node: float
@@ -180,6 +182,7 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
             (printable(name), printable(value) if isinstance(value, str) else value)
             for name, value in record["values"].items()
         ),
+        pool=_text(record.get("pool")),
         **{key: _text(record[key]) for key in ("job_id", "partition", "machine", "digest", "environment")},
         **{key: record[key] for key in (*numbers, "cores_shared", "start_latency_seconds")},
     )
@@ -218,6 +221,7 @@ def _key(run: Program) -> Key:
         run.script,
         run.arguments,
         run.partition,
+        run.pool,
         run.machine,
         run.gpus_per_node,
         run.workers / run.nodes,
@@ -310,7 +314,7 @@ def cells(run: Program) -> dict[str, object]:
 
 
 _SHARED = (
-    *("stack", "checkout", "source", "kept_at", "job_id", "partition", "machine", "nodes", "workers"),
+    *("stack", "checkout", "source", "kept_at", "job_id", "partition", "pool", "machine", "nodes", "workers"),
     *("cores", "gpus_per_node", "seconds_total", "seconds_train", "start_latency_seconds", "restarts"),
     *("digest", "cost_usd"),
 )

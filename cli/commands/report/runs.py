@@ -78,6 +78,7 @@ class Run:
     checkout_label: str | None
     job_id: str | None
     partition: str | None
+    pool: str | None
     machine: str | None
     accelerator: str | None
     nodes: int
@@ -199,6 +200,7 @@ def of(kept: Kept, stack: str, checkout: str | None = None, *, several: bool = F
     numbers = [*values.items(), *(item for epoch in record["history"] for item in epoch.items())]
     if too_large := [key for key, value in numbers if value is not None and abs(value) > LARGEST]:
         raise ValueError(f"result.{too_large[0]}: more than {LARGEST:g} is no measurement")
+    values["pool"] = printable(record["pool"]) if "pool" in record else None
     values |= {key: None if record[key] is None else printable(record[key]) for key in _TEXTS}
     return Run(
         origin="ours",
@@ -277,6 +279,7 @@ class PublishedRow:
             checkout_label=None,
             job_id=None,
             partition=None,
+            pool=None,
             machine=self.machine,
             accelerator=self.gpu,
             nodes=self.nodes,

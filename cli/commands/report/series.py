@@ -29,6 +29,7 @@ class Key(NamedTuple):
     stack: str
     checkout_label: str | None
     partition: str | None
+    pool: str | None
     machine: str | None
     gpus_per_node: int
     workers_per_node: float
@@ -49,6 +50,7 @@ def key(run: Run) -> Key:
         run.stack,
         run.checkout_label,
         run.partition,
+        run.pool,
         run.machine,
         run.gpus_per_node,
         run.workers / run.nodes,

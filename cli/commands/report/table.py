@@ -35,6 +35,7 @@ COLUMNS: Mapping[str, Column] = {
     "kept_at": Column(lambda r: r.kept_at, "when it was kept, UTC"),
     "job_id": Column(lambda r: r.job_id, "Slurm's number of the job"),
     "partition": Column(lambda r: r.partition, "Slurm's partition"),
+    "pool": Column(lambda r: r.pool, "the pool of its nodes, if the partition has pools"),
     "machine": Column(lambda r: r.machine, "machine type of the nodes"),
     "accelerator": Column(lambda r: r.accelerator, "type of GPU, for published rows"),
     "nodes": Column(lambda r: r.nodes, "nodes of the job"),

@@ -102,7 +102,7 @@ def published_label(series: Series) -> str:
 def recipe(series: Series) -> str:
     """Describe what a series trained, and on which machines."""
     k = series.key
-    parts = [k.machine or "unknown machine"]
+    parts = [(k.machine or "unknown machine") + (f" of pool {k.pool}" if k.pool else "")]
     if series.any_run.local:
         parts[0] += " (all on one machine)"
     if k.gpus_per_node:

@@ -357,12 +357,11 @@ class Benchmark:
         return tuple(names)
 
     def _limits(self, name: str) -> PartitionLimits:
-        first, *_ = pools = self.cluster.pools_of(name)
+        first = self.cluster.pools_of(name)[0]
         names = [partition.name for partition in self.config.cluster.partitions]
         index = names.index(first.slurm_name)
         key = f"slurm-stacks:cluster.partitions[{index}].nodes.max in {self.stack.file}"
-        most = (sum if first.mixed else max)(pool.max for pool in pools)
-        return PartitionLimits(name, most, first.usable_gpus, key)
+        return PartitionLimits(name, self.cluster.most_nodes(name), first.usable_gpus, key)
 
     def plan(self, wanted: SweepRequest, number: int) -> Plan:
         """Return a plan. Only the same request with the same number has the same folders.
@@ -412,10 +411,11 @@ class Benchmark:
         costs = []
         for case in kinds:
             training = self._training(case)
-            partition = self.cluster.partition(training.partition)
-            text = table.cost(wanted, partition.price_hour, self._like(case, training), earlier)
-            if text is not None:
-                costs.append(f"{case.where}: {text}" if len(kinds) > 1 else text)
+            for pool in self.cluster.pools_of(training.partition):
+                text = table.cost(wanted, pool.price_hour, self._like(case, training, pool), earlier)
+                where = [case.where] * (len(kinds) > 1) + [f"pool {pool.pool}"] * (pool.pool is not None)
+                if text is not None:
+                    costs.append(": ".join([*where, text]))
         if not costs:
             return None
         pretended = " (the stack file's pretended price)" if self.cluster.provider == "local" else ""
@@ -426,11 +426,12 @@ class Benchmark:
         runs = [(run.case.partition or self.training.partition, run.nodes) for run in plan.runs]
         return shared_cores.of_runs(self.machine, self.stack, self.cluster, runs)
 
-    def _like(self, case: Case, training: BenchmarkDesign) -> dict[str, Any]:
+    def _like(self, case: Case, training: BenchmarkDesign, pool: Partition) -> dict[str, Any]:
         """Return the values that an earlier result must have to tell how long the runs of a case take."""
         like: dict[str, Any] = {
             "partition": training.partition,
-            "machine": self.cluster.partition(training.partition).instance_type,
+            "pool": pool.pool,
+            "machine": pool.instance_type,
             "gpus_per_node": training.gpus_per_node,
             "digest": self._run(case).workload_digest,
         }

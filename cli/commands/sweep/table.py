@@ -287,10 +287,7 @@ def summary_tables(kept: Iterable[Kept], stack: str) -> list[tuple[str, list[Lin
     user_programs = programs.group(programs.of(result, stack) for result in kept if result.program)
     return [
         *((_title(item), _lines(item)) for item in trained),
-        *(
-            (f"Medians of {item.name} on {item.key.partition} ({item.key.machine})", _own_lines(item))
-            for item in user_programs
-        ),
+        *((f"Medians of {item.name} on {_nodes(item.key)}", _own_lines(item)) for item in user_programs),
     ]
 
 
@@ -309,12 +306,17 @@ def _own_lines(program: programs.ProgramSeries) -> list[Line]:
     ]
 
 
+def _nodes(key: series.Key | programs.Key) -> str:
+    """Return whose nodes a series has: cpu (m5.xlarge), or train/spot (m5.xlarge) of a pool."""
+    return f"{key.partition}{f'/{key.pool}' if key.pool else ''} ({key.machine})"
+
+
 def _title(trainings: series.Series) -> str:
     key = trainings.key
     data = key.data if key.data == runs.MNIST else f"{key.data} (not MNIST)"
     epochs = plurals.count(key.epochs, "epoch")
     how = words.how_cores(trainings)
-    return f"Medians on {key.partition} ({key.machine}), {epochs}, {key.profile}, {data}{how and f', {how}'}"
+    return f"Medians on {_nodes(key)}, {epochs}, {key.profile}, {data}{how and f', {how}'}"
 
 
 def _lines(trainings: series.Series) -> list[Line]:

@@ -119,7 +119,7 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         key = "partitions.zones" if partition.zones else "network.zones"
         kind = Kind.DATA if moves else Kind.NODES
         note = "unless the head is in one that is left" if moves else ""
-        yield Change(key, f"partition {partition.name}", kind, text(before), text(configured), note)
+        yield Change(key, f"partition {partition.label}", kind, text(before), text(configured), note)
 
 
 def _configured_zones(partition: Partition, design: ClusterDesign) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def reservations(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
             continue
         kind = Kind.NODES if was.reservations and partition.reservations else Kind.RENEWED
         before, after = text(was.reservations), text(partition.reservations)
-        yield Change("partitions.reservation", f"partition {partition.name}", kind, before, after)
+        yield Change("partitions.reservation", f"partition {partition.label}", kind, before, after)
 
 
 RULES = Rules(

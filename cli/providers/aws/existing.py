@@ -45,7 +45,7 @@ def named_images(design: ClusterDesign) -> dict[str, dict[str, int]]:
     for host in design.hosts:
         add(host.image or design.image.id, f"{host.role}.image" if host.image else "image.id", host.disk_gib)
     for partition in design.partitions:
-        key = f"partitions.{partition.name}.image" if partition.image else "image.id"
+        key = f"partitions.{partition.slurm_name}.image" if partition.image else "image.id"
         add(partition.image or design.image.id, key, partition.disk_gib)
     return by_image
 
@@ -130,9 +130,12 @@ def named_groups(design: ClusterDesign) -> dict[str, list[str]]:
     for host in design.hosts:
         for group in host.security_groups:
             by_group.setdefault(group, []).append(f"{host.role}.security_groups")
-    for number, partition in enumerate(design.partitions):
+    numbers = {name: number for number, name in enumerate(design.slurm_partitions())}
+    for partition in design.partitions:
         for group in partition.aws.security_groups:
-            by_group.setdefault(group, []).append(f"partitions[{number}].aws.security_groups")
+            by_group.setdefault(group, []).append(
+                f"partitions[{numbers[partition.slurm_name]}].aws.security_groups"
+            )
     return {group: list(dict.fromkeys(keys)) for group, keys in by_group.items()}
 
 

@@ -28,7 +28,7 @@ def zones(old: ClusterDesign, new: ClusterDesign) -> Iterator[Change]:
         if was and set(will) != set(was):
             key = "partitions.zones" if partition.zones else "network.zones"
             yield Change(
-                key, f"partition {partition.name}", Kind.NODES, text(was), text(will), TABLE[key].note
+                key, f"partition {partition.label}", Kind.NODES, text(was), text(will), TABLE[key].note
             )
 
 

@@ -152,7 +152,7 @@ def _gpus(account: Account, design: ClusterDesign, partition: Partition) -> Iter
         except GoogleError as error:
             if error.status != 404:
                 raise
-            problem = f"partition {partition.name}: zone {zone} has no {name}"
+            problem = f"partition {partition.label}: zone {zone} has no {name}"
             line = f"gcloud compute accelerator-types list --filter=name={name}"
             yield stops("gpus", problem, f"Take a zone that has some: `{line}` lists them.")
         else:

@@ -210,7 +210,7 @@ def _stack_file(config: StackConfig) -> dict[str, Any]:
 def _pools(stack: Stack, config: StackConfig) -> list[str]:
     """Return the pools of the running cluster, which may differ from the stack file's."""
     settings = published_settings.settings(StackUp.of(stack, config))
-    return pools((p.name, p.zones) for p in settings.design.partitions) if settings else []
+    return pools((p.label, p.zones) for p in settings.design.partitions) if settings else []
 
 
 def _pool_keys(limits: Mapping[str, Any]) -> list[str]:

@@ -91,6 +91,17 @@ class Context:
         for at, group in self.cluster.groups():
             yield (*CLUSTER, *at), group
 
+    def label(self, at: Location, group: PartitionConfig) -> str:
+        """Return nodes' name for a sentence, as `Partition.label` has it: debug, or debug/spot of a pool.
+
+        Args:
+            at: Their location, as `groups` yields it.
+        """
+        if "pools" not in at:
+            return group.name
+        whole = self.cluster.partitions[int(at[2])].name
+        return f"{whole}/{group.name.removeprefix(f'{whole}-')}"
+
     def _given(self, location: Location) -> Location:
         """Return where the file has the value: what a pool leaves out is its partition's."""
         if len(location) <= len(POOL) or location[:2] != POOL[:2] or location[3] != "pools":

@@ -70,7 +70,7 @@ def check_local_cloud(c: Context) -> None:
     if local.quota_gpus is not None and devices > local.quota_gpus:
         allowed = f"{devices} or more: the static nodes have that many devices (nodes.min)"
         c.add("local.quota-gpus", (*LOCAL, "quota_gpus"), local.quota_gpus, allowed)
-    known = pools((p.name, p.zones or ()) for p in partitions)
+    known = pools((c.label(at, p), p.zones or ()) for at, p in c.groups())
     named = all(c.sound((*CLUSTER, "partitions", i, "name")) for i in range(len(c.cluster.partitions)))
     for pool, count in local.capacity.items():
         if named and pool not in known:
@@ -83,12 +83,14 @@ def check_local_cloud(c: Context) -> None:
                 f"the pools {', '.join(known)}",
                 advice,
             )
-    for partition in partitions:
-        _capacity_for_static_nodes(c, partition, local.capacity)
+    for at, partition in c.groups():
+        _capacity_for_static_nodes(c, partition, c.label(at, partition), local.capacity)
 
 
-def _capacity_for_static_nodes(c: Context, partition: PartitionConfig, capacity: dict[str, int]) -> None:
-    static, name = partition.nodes.min, partition.name
+def _capacity_for_static_nodes(
+    c: Context, partition: PartitionConfig, name: str, capacity: dict[str, int]
+) -> None:
+    static = partition.nodes.min
     if name in capacity and capacity[name] < static:
         allowed = f"{static} or more: so many nodes of {name} are static (nodes.min)"
         c.add("local.pool-capacity", (*LOCAL, "capacity", name), capacity[name], allowed)

@@ -366,7 +366,7 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
     if c.provider == "gcp":
         hosts = 1 + cluster.login.count
         free = {ANY: addresses.free_addresses(cidr, "gcp")}
-        needs = [addresses.Need(p.name, p.nodes.max, frozenset(free)) for _, p in c.groups()]
+        needs = [addresses.Need(c.label(at, p), p.nodes.max, frozenset(free)) for at, p in c.groups()]
         return addresses.shortage([addresses.Need(HOSTS, hosts, frozenset(free)), *needs], free)
     parts = addresses.private_parts(cidr)
     named = list(dict.fromkeys(zone for _, p in c.groups() for zone in _zones_of(c, p)))
@@ -376,12 +376,12 @@ def _shortage(c: Context, cidr: str) -> addresses.Shortage | None:
     free = {zone: addresses.free_addresses(part, "aws") for zone, part in zip(every, parts, strict=True)}
     login = 0 if cluster.access.mode == "ssh" else cluster.login.count
     needs = [addresses.Need("login", login, frozenset(free))] if login else []
-    for _, partition in c.groups():
+    for at, partition in c.groups():
         zones = _zones_of(c, partition)
         # Neither a placement group nor EFA spans zones.
         if partition.placement == "cluster" or (partition.aws is not None and partition.aws.efa):
             zones = zones[:1] or ([every[0]] if partition.nodes.max > max(free.values()) else [])
-        needs.append(addresses.Need(partition.name, partition.nodes.max, frozenset(zones or every)))
+        needs.append(addresses.Need(c.label(at, partition), partition.nodes.max, frozenset(zones or every)))
     return addresses.shortage(needs, free)
 
 

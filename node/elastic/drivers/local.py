@@ -64,7 +64,7 @@ class LocalDriver:
                 tags={
                     "cluster": self._design.name,
                     "role": "compute",
-                    "partition": partition.name,
+                    "partition": partition.label,
                     "cpus": str(partition.cpus),
                 },
                 zone=group.zone,
@@ -115,7 +115,7 @@ class LocalDriver:
                 self._socket,
                 "available_capacity",
                 60.0,
-                partition=partition,
+                partition=wanted.label,
                 zone=zone,
                 machine=wanted.instance_type,
                 gpus=_devices(wanted),

@@ -17,6 +17,7 @@ from infra.config import ClusterConfig, ConfigError, foreign_keys, load_file
 from infra.config.foreign_keys import WORDS
 from infra.config.load import CLUSTER, LOCATION_KEYS
 from infra.config.mistakes import _places
+from infra.config.partitions import PoolConfig
 from infra.design import design
 from infra.instance_types.catalog import catalog
 from tests.support import sentences
@@ -131,9 +132,10 @@ def advice_of(error: ConfigError) -> dict[str, str]:
 
 def test_every_key_that_a_word_leads_to_is_one_of_ours() -> None:
     ours = {re.sub(r"\[]", "", path) for paths in _places(ClusterConfig).values() for path in paths}
+    of_pools = {f"partitions.pools.{key}" for key in PoolConfig.model_fields}
     for word, answer in WORDS.items():
         if answer.key:
-            assert answer.key in ours or answer.key in LOCATION_KEYS, word
+            assert answer.key in ours | of_pools or answer.key in LOCATION_KEYS, word
         else:
             assert len(answer.note) > 20, word
 
