@@ -100,7 +100,7 @@ class NodeHistory:
             OSError: The record cannot be written. The next call writes all of it.
         """
         new = []
-        (nodes_before, machines_before), self._seen = self._seen, (nodes, machines)
+        (nodes_before, machines_before), self._seen = self._seen, (dict(nodes), dict(machines))
         for node, state in nodes.items():
             machine = machines.get(node)
             if nodes_before.get(node) is state and machines_before.get(node) is machine:

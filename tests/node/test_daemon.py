@@ -20,12 +20,14 @@ from node.elastic import client, launcher
 from node.elastic.daemon import MOST_FILES, Elastic, open_many_files
 from node.elastic.driver import LaunchGroup, LaunchResult, Machine, MachineState
 from node.elastic.failures import ErrorClass, Failure
-from node.elastic.rules import NodePhase
+from node.elastic.rules import NodePhase, Verb
 from node.elastic.view import is_admin_disabled, phase, state_text
+from node.slurm import hardware
+from node.slurm.hardware import Hardware, Line, Record
 from node.slurm.states import NodeState
 from node.system import rpc
 from tests.support.checkout import until
-from tests.support.doubles import FakeControl, FakeDriver, fast_design, job, node, running, settings
+from tests.support.doubles import DEBUG, FakeControl, FakeDriver, fast_design, job, node, running, settings
 from tests.support.naps import noted_naps
 
 
@@ -564,3 +566,16 @@ def test_a_daemon_has_descriptors_for_all_who_wait(
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: have.append(pair))
     open_many_files()
     assert have[-1] == (after, limits[1])
+
+
+def test_a_static_node_that_has_not_changed_comes_up_once_its_line_is_the_new_one(tmp_path: Path) -> None:
+    """Views of nodes that have not changed are kept from pass to pass."""
+    static = replace(DEBUG, min=1)
+    daemon = Daemon(tmp_path, fast_design(static))
+    daemon.control.state = {"debug-0": node("debug-0", "IDLE", "CLOUD", "POWERED_DOWN")}
+    reconciler = daemon.elastic.reconciler
+    reconciler.policy = replace(reconciler.policy, settle=0.0)
+    for line, verbs in ((replace(static, cpus=1), []), (static, [Verb.POWER_UP])):
+        record = Record("22.05", (Line("debug-[0-9]", Hardware.of(line)),))
+        (tmp_path / hardware.RECORD).write_text(hardware.text(record))
+        assert [action.verb for action in reconciler.once()] == verbs

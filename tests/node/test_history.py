@@ -191,3 +191,24 @@ def test_neighbours_differ_and_a_restart_changes_nothing(
         told = life.told()
         assert len(told) <= MOST_CHANGES
         assert all(one != other for one, other in itertools.pairwise(told))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([M.NONE, M.RUNNING]))))
+def test_of_a_node_that_has_not_changed_is_known_what_a_new_comparison_would_find(
+    tmp_path_factory: pytest.TempPathFactory, seen: list[tuple[int, int, MachinePhase]]
+) -> None:
+    """Slurm's nodes are the same objects as before if they have not changed. One is lost now and then."""
+    texts = ("IDLE+CLOUD+POWERED_DOWN", "ALLOCATED+CLOUD+POWERING_UP", "IDLE+CLOUD+DRAIN")
+    same = [
+        dataclasses.replace(NodeState.parse(NAME, text, reason), reason_time=1003.0)
+        for text, reason in zip(texts, (None, None, "bad fan"), strict=True)
+    ]
+    folder = tmp_path_factory.mktemp("lib")
+    kept, compared = NodeHistory(folder / "kept", [NAME]), NodeHistory(folder / "compared", [NAME])
+    shown: dict[str, NodeState] = {}
+    for now, (state, known, machine) in enumerate(seen, 1000):
+        machines = {NAME: machine} if known else {}
+        shown[NAME] = same[state]
+        kept.see(shown, machines, now)
+        compared.see({NAME: dataclasses.replace(same[state])}, machines, now)
+        assert kept.of(NAME) == compared.of(NAME)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.design.model import SlurmSettings
+from node.elastic import plan as planning
 from node.elastic import view as slurm_view
 from node.elastic.driver import Machine, MachineState
 from node.elastic.plan import BOOT_JITTER_SECONDS, Action, Memory, NodeView, Observation, Policy, clock, plan
@@ -316,6 +317,7 @@ def test_a_node_that_slurm_puts_back_into_service_is_kept_out_until_its_administ
         [],
     ]
     assert kept_out((N.DOWN, {**FAN, "admin_disabled": True}), (N.UP, DRAINED)) == [["bad fan"], []]
+    assert kept_out((N.POWERED_DOWN, DRAINED), (N.POWERED_DOWN, FAN)) == [[], ["bad fan"]]
     assert kept_out((N.POWERING_UP, DRAINED), (N.STUCK, TIMEOUT)) == [[], ["bad fan"]]
     # RESUME removes the reason, and a node that is up needs no help.
     assert kept_out((N.UP, DRAINED), (N.UP, {}), (N.POWERING_DOWN, {})) == [[], [], []]
@@ -599,6 +601,50 @@ def test_over_any_history(history: list[tuple[Observation, float]]) -> None:
                     "a job's node is given up on the cloud's own word"
                 )
                 assert not [m for m in mine if m.state.alive]
+
+
+_MOSTLY_OFF = st.builds(
+    NodeView,
+    st.sampled_from(_NAMES),
+    st.sampled_from([*[N.POWERED_DOWN] * len(NodePhase), *NodePhase]),
+    admin_disabled=st.booleans(),
+    drained=st.booleans(),
+    static=st.booleans(),
+    boot=st.sampled_from([None, 10.0]),
+    reason=st.sampled_from([None, None, "bad fan", TIMEOUT["reason"]]),
+)
+_FEW_MACHINES = st.builds(
+    Observation,
+    st.lists(_MOSTLY_OFF, unique_by=lambda v: v.name, min_size=1, max_size=3).map(tuple),
+    st.lists(_MACHINES, unique_by=lambda m: m.id, max_size=1).map(tuple),
+    st.sampled_from([frozenset(), frozenset(), frozenset(_NAMES[:1])]),
+    st.sampled_from([{}, {}, {_NAMES[0]: "m-9"}]),
+    st.sampled_from([{}, {}, {_NAMES[1]: "m-1"}]),
+)
+
+
+@given(st.lists(st.tuples(_FEW_MACHINES, st.floats(0, 30)), min_size=2, max_size=12))
+def test_nodes_that_rest_are_remembered_as_if_each_was_looked_at(
+    history: list[tuple[Observation, float]],
+) -> None:
+    """What is shared by thousands of nodes is what each of them would have."""
+    memory, now = Memory(), 0.0
+    for seen, pause in history:
+        now += pause
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(planning, "_rests", lambda _view, _before: False)
+            looked_at = plan(seen, memory, now, POLICY)
+        assert plan(seen, memory, now, POLICY) == looked_at
+        _, memory = looked_at
+
+
+def test_thousands_of_nodes_that_rest_share_what_is_remembered() -> None:
+    seen = Observation(tuple(NodeView(f"debug-{i}", N.POWERED_DOWN) for i in range(1000)), ())
+    _, memory = plan(seen, Memory(), 0.0, POLICY)
+    _, memory = plan(seen, memory, 5.0, POLICY)
+    assert len(memory.nodes) == 1000
+    assert len({id(known) for known in memory.nodes.values()}) == 1
+    assert memory.nodes["debug-7"].age == 5.0
 
 
 _FLOATS = st.floats() | st.sampled_from([1e300, float(99999999999999999999), -1e18, 253402300800.0])

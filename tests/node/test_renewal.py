@@ -127,3 +127,15 @@ def test_no_machine_is_launched_for_a_line_of_before(control: Control) -> None:
     assert left == ResumeRequest(("other-0",), (ResumeJob(10, ("other-0",)),))
     assert control.calls == [("down", ("debug-2", "other-1"), REASON)], "with the rest of the job's nodes"
     assert renewal(control, SMALL).without_outdated_nodes(wish) is wish
+
+
+def test_what_is_outdated_follows_the_record_though_each_pass_asks(control: Control) -> None:
+    """The answer for one record and design is kept. Nobody who changes his copy changes that of others."""
+    record = hardware.read(control.lib)
+    assert record is not None
+    record.kept(design(LARGE, OTHER)).clear()
+    assert sorted(renewal(control).outdated_nodes()) == [f"debug-{i}" for i in range(4)]
+    new = (Line("debug-[0-1]", Hardware.of(SMALL)), Line("debug-[2-3]", Hardware.of(LARGE)))
+    (control.lib / hardware.RECORD).write_text(hardware.text(Record("22.05", new)))
+    assert sorted(renewal(control).outdated_nodes()) == ["debug-0", "debug-1"]
+    assert renewal(control, SMALL).outdated_nodes() == {"debug-2", "debug-3"}
