@@ -64,7 +64,7 @@ class FakeMachines:
         monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        self.project.mkdir()
+        self.project.mkdir(exist_ok=True)  # a test may have put stack files there
         for part in CODE:
             if part in CHANGED:
                 ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
