@@ -14,7 +14,6 @@ from typing import Any, Protocol
 from cli.console.events import Event, ResourceDone
 from infra.errors import UserError
 from infra.program.stack import Stack
-from tests.support import remote_program
 from tests.support.checkout import CODE, ROOT
 from tests.support.project_file import project_file
 
@@ -53,7 +52,7 @@ def make_project(folder: Path) -> Path:
     for part in CODE:
         # Bytecode is copied, because compiling takes a second in every project.
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*"))
-    shutil.copy(remote_program.__file__, folder / "__main__.py")
+    shutil.copy(Path(__file__).with_name("remote_program.py"), folder / "__main__.py")
     (folder / ".venv").symlink_to(ROOT / ".venv")
     (folder / "Pulumi.yaml").write_text(f"name: {NAME}\nruntime: python\n")
     (folder / "Pulumi.t.yaml").write_text("config: {}\n")

@@ -27,6 +27,8 @@ from operations.local.cluster import cloud_down
 from operations.local.run_directory import RunDirectory
 from tests.support.checkout import CODE, ROOT, until
 
+CHANGED = ("node", "localcloud", "workload")
+"""The folders in which tests change files: each test has a copy of them, and links to the others."""
 LOADER = """
 import json, os, sys, time
 from pathlib import Path
@@ -62,9 +64,13 @@ class FakeMachines:
         monkeypatch.setattr(locations, "run_root", lambda: self._runs)
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        self.project.mkdir(exist_ok=True)  # a test may have put stack files there
         for part in CODE:
-            ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
-            shutil.copytree(ROOT / part, self.project / part, ignore=ignored)
+            if part in CHANGED:
+                ignored = shutil.ignore_patterns("__pycache__", "uv.lock")
+                shutil.copytree(ROOT / part, self.project / part, ignore=ignored)
+            else:
+                (self.project / part).symlink_to(ROOT / part)
         (self.project / "node" / "loader.py").write_text(LOADER)
         self.run = RunDirectory.of(Stack(self.project, "test"))
 
