@@ -82,7 +82,11 @@ def render(
     sections = _with_changes(sections, kept.controller)
     parts = ["\n".join(f"{key}={_value(key, value)}" for key, value in section) for section in sections]
     parts.append(
-        "\n".join(line for p in settings.design.partitions for line in _node_lines(settings, p, lines, kept))
+        "\n".join(
+            line
+            for p in settings.design.partitions
+            for line in _node_lines(settings, p, lines, kept, version)
+        )
     )
     parts.append(
         "\n".join(
@@ -488,13 +492,17 @@ def _node_runs(
             yield group, hardware, weight
 
 
-def _node_lines(settings: Settings, partition: Partition, lines: Lines, kept: runtime.Kept) -> Iterator[str]:
+def _node_lines(
+    settings: Settings, partition: Partition, lines: Lines, kept: runtime.Kept, version: Version
+) -> Iterator[str]:
     ports, addresses = slurmd_ports(settings), slurmd_addresses(settings)
+    # Otherwise a job would get a later pool as soon as some node of the first one is up.
+    alone = partition.pool is not None and traits(version).lines_rank
     for nodes, hardware, weight, changes in (
         (run, hardware, weight, changes)
         for group, hardware, weight in _node_runs(settings, partition, lines)
         for members, changes in kept.groups(group)
-        for run in port_blocks.block_runs(members, ports)
+        for run in ([[node] for node in members] if alone else port_blocks.block_runs(members, ports))
     ):
         options: Options = [("NodeName", fold(nodes))]
         if Folders(settings).process:

@@ -162,6 +162,8 @@ class Traits:
             kernel's uptime, which may be one second off (see `registration.start_delay`). From 23.11 on it
             uses the clock.
         http: Whether slurmctld answers HTTP on its port, and has a plugin for metrics (25.11).
+        lines_rank: Whether nodes that are off rank by their line of slurm.conf: those of a line with a node
+            that is up behind those of lines that are wholly off, whatever their weights (until 23.02).
     """
 
     private_data_cloud: bool
@@ -169,10 +171,19 @@ class Traits:
     cgroup_off: str
     boot_time_in_uptime: bool
     http: bool
+    lines_rank: bool = False
 
 
 TRAITS: Mapping[Version, Traits] = {
     (22, 5): Traits(
+        private_data_cloud=True,
+        cloud_reg_addrs=True,
+        cgroup_off="cgroup/v1",
+        boot_time_in_uptime=True,
+        http=False,
+        lines_rank=True,
+    ),
+    (23, 2): Traits(
         private_data_cloud=True,
         cloud_reg_addrs=True,
         cgroup_off="cgroup/v1",

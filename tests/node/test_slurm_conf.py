@@ -330,9 +330,14 @@ def test_pools_are_one_partition_and_wanted_in_their_order() -> None:
         part("train-spot", 1, 3, pool="spot", spot=True, default=True),
         part("train-od", 0, 2, pool="od", default=True, settings={"PriorityTier": "7"}, weight=20),
     )
-    text = render(settings(partitions=(*pools, part())), (22, 5))["slurm.conf"]
+    text = render(settings(partitions=(*pools, part())), (24, 11))["slurm.conf"]
     weight = {node["NodeName"]: int(node["Weight"]) for node in lines(text, "NodeName")}
     assert weight == {"train-spot-0": 1, "train-spot-[1-2]": 10, "train-od-[0-1]": 20, "cpu-[0-9]": 10}
+    # 22.05 ranks nodes by their lines (tests/node/test_pool_submissions_cluster.py).
+    former = list(lines(render(settings(partitions=(*pools, part())), (22, 5))["slurm.conf"], "NodeName"))
+    alone = [f"train-spot-{n}" for n in range(3)] + ["train-od-0", "train-od-1"]
+    assert [node["NodeName"] for node in former] == [*alone, "cpu-[0-9]"]
+    assert [node["Weight"] for node in former] == ["1", "10", "10", "20", "20", "10"]
     whole, other = lines(text, "PartitionName")
     assert (whole["PartitionName"], whole["Nodes"], whole["Default"]) == (
         "train",
