@@ -97,7 +97,12 @@ def started() -> SlurmCluster:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
+    """A cluster each of whose nodes has been up once: 22.05 prefers nodes that never were."""
     with started() as running:
+        nodes = [f"train-{name}-{number}" for name, count in POOLS.items() for number in range(count)]
+        for change, state in (("POWER_UP", "idle"), ("POWER_DOWN_FORCE", "idle~")):
+            running.run("scontrol", "update", f"NodeName={','.join(nodes)}", f"State={change}")
+            running.wait(state, lambda state=state: set(nodes) <= nodes_in(running, state, exactly=True))  # type: ignore[misc]
         yield running
 
 
@@ -114,9 +119,13 @@ def job(cluster: SlurmCluster, number: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
 
 
-def nodes_in(cluster: SlurmCluster, state: str) -> set[str]:
+def nodes_in(cluster: SlurmCluster, state: str, *, exactly: bool = False) -> set[str]:
     listed = cluster.run("sinfo", "--noheader", "--Node", "--format=%N %T").stdout.splitlines()
-    return {name for name, found in map(str.split, listed) if found.startswith(state)}
+    return {
+        name
+        for name, found in map(str.split, listed)
+        if (found == state if exactly else found.startswith(state))
+    }
 
 
 def drain(cluster: SlurmCluster, counts: dict[str, int]) -> list[str]:
@@ -161,8 +170,8 @@ def placed(cluster: SlurmCluster, *options: str) -> str:
     nodes = job(cluster, number)["NodeList"]
     cluster.run("scontrol", "update", f"NodeName={nodes}", "State=POWER_DOWN_FORCE")
     cluster.wait("its nodes' end", lambda: set(expand(nodes)) <= nodes_in(cluster, "idle~"))
-    # For some seconds 22.05 prefers nodes that have been off for longer.
-    time.sleep(5)
+    # Slurm leaves nodes out for a moment after they are off.
+    time.sleep(3)
     return outcome(nodes)
 
 
