@@ -29,7 +29,7 @@ from node.elastic.budget import Budget
 from node.elastic.budget_enforcer import BudgetEnforcer
 from node.elastic.daemon import Elastic
 from node.elastic.ledger import Ledger
-from node.elastic.pending_jobs import job_changes, job_fits, runs
+from node.elastic.pending_jobs import fitting, job_changes, runs
 from node.elastic.plan import Action
 from node.elastic.reconfiguration import Reconfiguration
 from node.elastic.requeue import Requeue
@@ -206,7 +206,7 @@ def capacity(one: JobState, _: Path) -> Phase:
         assert known[7].launched == one.is_running
     else:
         assert known == {}
-    assert job_fits(one, {}, 0.0) is False
+    assert fitting(one, {}, 0.0) == []
     told = job(7, one.state, nodes=one.nodes, admin_comment="quota: 1 of 1 (x); ask for more")
     assert [change.comment for change in job_changes([told], {}, {}, 0.0)] in ([""], [])
     control = FakeControl([node(ONE)], [one])

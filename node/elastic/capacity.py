@@ -7,6 +7,7 @@ The pure functions at the beginning make the decisions, with `pools` and the lau
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 import traceback
@@ -15,21 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from node.design.model import ClusterDesign
 from node.elastic.budget import Budget
-from node.elastic.capacity_drains import drain_change, failure_of, may_power_up, missing_nodes
+from node.elastic.capacity_drains import drain_change, failure_of, missing_nodes
 from node.elastic.driver import AvailableCapacity, Driver
 from node.elastic.failures import COUNTED, ErrorClass, Failure
 from node.elastic.launcher import Launcher
 from node.elastic.pending_jobs import (
     NOBODY,
+    Capacities,
     JobChange,
-    PartitionCapacity,
     Run,
+    fitting,
     job_changes,
-    job_fits,
     runs,
     unstarted,
 )
+from node.elastic.placing import Placing
 from node.elastic.pools import OF_MACHINES, Pool, Pools
+from node.elastic.replacements import end_of_pause
 from node.elastic.state_flush import StateFlush
 from node.elastic.steps import Step
 from node.elastic.view import REASON_PREFIX, has_capacity_drain, log
@@ -86,6 +89,7 @@ class CapacityLimiter:
         self._static = {p.name: p.static_nodes() for p in design.partitions}
         self._dynamic = {p.name: [n for n in p.nodes() if n not in static] for p in design.partitions}
         self._partition = {node: name for name, nodes in self._dynamic.items() for node in nodes}
+        self._placing = Placing(design)
         # A cloud limits the rate of calls, and its capacity changes slowly.
         self._interval = design.slurm.reconcile_interval
         self._asked = -self._interval
@@ -148,10 +152,21 @@ class CapacityLimiter:
                 continue
             powering_down = state.is_falling and failure.kind not in OF_MACHINES
             if powering_down or (state.is_drained and state.is_powered_down):
-                self._pools.adopt(partition, failure, now)
+                left = self._adopt_pause(partition, failure, state, now)
+                self._pools.adopt(partition, failure, now, left)
                 if failure.kind is ErrorClass.BOOTSTRAP:
                     self._launcher.boots.adopt(partition, time.time())
         self._adopted = True
+
+    def _adopt_pause(self, partition: str, failure: Failure, state: NodeState, now: float) -> float | None:
+        """Return for how many seconds a drain goes on; `None` if it does not say when it ends."""
+        began = state.reason_time
+        if began is None or (until := end_of_pause(failure.code, began)) is None:
+            return None
+        left = max(0.0, until - time.time())
+        if failure.kind is ErrorClass.INTERRUPTED:
+            self._launcher.interruptions.adopt(partition, until - began, left, now)
+        return left
 
     def _ask(self, nodes: Mapping[str, NodeState], now: float) -> bool:
         """Ask for the nodes that have a machine, and for the capacity of the failed pools.
@@ -250,35 +265,18 @@ class CapacityLimiter:
 
     def _capacities(
         self, nodes: Mapping[str, NodeState], failures: Mapping[str, Failure | None], jobs: list[JobState]
-    ) -> dict[str, PartitionCapacity]:
-        shared = self._shared_partitions(nodes)
-        failures = {**failures, **{name: _common(failures, whose) for name, whose in shared.items()}}
-        free = dict.fromkeys(failures, 0)
-        for state in nodes.values():
-            idle = state.is_up and not (state.has_job or state.is_drained)
-            if idle or may_power_up(state):
-                for name in state.partitions or (self._partition.get(state.name, ""),):
-                    if name in free:
-                        free[name] += 1
-        capacities = {name: PartitionCapacity(free[name], failure) for name, failure in failures.items()}
+    ) -> Capacities:
+        capacities = self._placing.capacities(nodes, failures)
         if not any(change.start_now for change in job_changes(jobs, capacities, self._runs, time.time())):
             return capacities
         left = self._unsettled_partitions(nodes)
         return {
-            name: PartitionCapacity(
-                capacity.free, capacity.failure, left.isdisjoint(shared.get(name, {name}))
-            )
-            for name, capacity in capacities.items()
+            name: [
+                dataclasses.replace(one, settled=all(left.isdisjoint(pool.groups) for pool in pools))
+                for one in pools
+            ]
+            for name, pools in capacities.items()
         }
-
-    def _shared_partitions(self, nodes: Mapping[str, NodeState]) -> dict[str, set[str]]:
-        """Return the partitions that people have made -> the stack file's partitions of their nodes."""
-        shared: dict[str, set[str]] = {}
-        for state in nodes.values():
-            for name in state.partitions:
-                if name not in self._dynamic and state.name in self._partition:
-                    shared.setdefault(name, set()).add(self._partition[state.name])
-        return shared
 
     def _unsettled_partitions(self, nodes: Mapping[str, NodeState]) -> set[str]:
         """Return the partitions that still have machines of nodes which were powered down."""
@@ -305,12 +303,10 @@ class CapacityLimiter:
         self,
         nodes: Mapping[str, NodeState],
         jobs: list[JobState],
-        capacities: Mapping[str, PartitionCapacity],
+        capacities: Capacities,
     ) -> None:
         now = time.time()
-        named = {name for job in jobs if job_fits(job, capacities, now) for name in job.partition.split(",")}
-        shared = self._shared_partitions(nodes)
-        wanted = {whose for name in named for whose in shared.get(name, {name})}
+        wanted = {group for job in jobs for one in fitting(job, capacities, now) for group in one.groups}
         surplus = self._launcher.surplus_nodes.release(
             nodes, lambda node: self._partition.get(node) in wanted, time.monotonic()
         )
@@ -319,12 +315,6 @@ class CapacityLimiter:
             if names:
                 log(f"releases {fold(names)}: the job that it was for cannot run")
                 self._update_nodes(names, state, NOT_NEEDED)
-
-
-def _common(failures: Mapping[str, Failure | None], partitions: Iterable[str]) -> Failure | None:
-    """Return why none of these partitions gets more machines; `None` if one of them may."""
-    causes = [failures.get(name) for name in sorted(partitions)]
-    return causes[0] if None not in causes else None
 
 
 @contextlib.contextmanager

@@ -32,6 +32,8 @@ class ErrorClass(StrEnum):
     """The machine started but did not become a node."""
     PREEMPTED = "preempted"
     """The cloud took the machine back."""
+    INTERRUPTED = "interrupted"
+    """The cloud took spot machines back again and again."""
     HEALTH = "health"
     """The machines' devices, or the prologs of jobs on them, failed again and again."""
     BUDGET = "budget"
@@ -74,9 +76,45 @@ POLICIES: dict[ErrorClass, RetryPolicy] = {
     ErrorClass.CONFIG: RetryPolicy(300, 300, "correct the stack file and run up again"),
     ErrorClass.BOOTSTRAP: RetryPolicy(30, 600, "see the node's boot report, by `logs NODE`"),
     ErrorClass.PREEMPTED: RetryPolicy(0, 0, "the job is queued again by itself"),
+    ErrorClass.INTERRUPTED: RetryPolicy(600, 14400, "it is tried again by itself"),
     ErrorClass.HEALTH: RetryPolicy(600, 3600, "look for what they have in common, by `logs NODE`"),
     ErrorClass.BUDGET: RetryPolicy(0, 0, "raise it and run up again"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """Whether a partition's next pool is used after a failure of a class.
+
+    Attributes:
+        falls: Whether it is. Otherwise jobs wait for the pool that they would have got, with the cause.
+        why: The reason, as users read it.
+    """
+
+    falls: bool
+    why: str
+
+
+FALLS_BACK: dict[ErrorClass, FallBack] = {
+    ErrorClass.CAPACITY: FallBack(True, "another pool may have machines"),
+    ErrorClass.QUOTA: FallBack(True, "spot machines and instance types have quotas of their own"),
+    ErrorClass.PLACEMENT: FallBack(True, "other machines may be placed together"),
+    ErrorClass.INTERRUPTED: FallBack(True, "machines on demand are not taken back"),
+    ErrorClass.HEALTH: FallBack(True, "other machines have other devices; a wrong prolog stops them, too"),
+    ErrorClass.BUDGET: FallBack(True, "each pool is judged at its own price"),
+    ErrorClass.PREEMPTED: FallBack(True, "a single machine that is lost closes no pool"),
+    ErrorClass.PERMISSION: FallBack(
+        False, "a missing right is a mistake, which would run all jobs elsewhere"
+    ),
+    ErrorClass.CONFIG: FallBack(False, "a wrong setting is a mistake, which would run all jobs elsewhere"),
+    ErrorClass.BOOTSTRAP: FallBack(False, "what is installed is wrong, or a hook; the next pool has it, too"),
+    ErrorClass.THROTTLED: FallBack(False, "the cloud has not said whether it has machines"),
+    ErrorClass.UNAVAILABLE: FallBack(False, "the cloud has not said whether it has machines"),
+}
+"""Class -> whether the next pool of a partition is used.
+
+A mistake of ours must not move all jobs to a dearer pool without anybody noticing.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from node.elastic.budget import Budget
 from node.elastic.driver import Driver, LaunchGroup, LaunchResult, Machine
 from node.elastic.failed_boots import FailedBoots
 from node.elastic.failures import API_FAILURES, ErrorClass, Failure
+from node.elastic.interruptions import Interruptions, interruption_reason
 from node.elastic.launch_groups import launch_groups
 from node.elastic.ledger import Ledger
-from node.elastic.pools import OF_MACHINES, Pool, Pools, combined
+from node.elastic.pools import PAUSING, Pool, Pools, combined, joint_cause
 from node.elastic.replacements import Replacements, replacement_reason, utc_time
 from node.elastic.surplus_nodes import SurplusNodes
 from node.elastic.view import REASON_PREFIX, log
@@ -78,11 +79,13 @@ class Launcher:
         self._busy: dict[str, int] = {}
         self._launched: dict[str, tuple[str, float]] = {}
         self._powered_down: set[str] = set()
+        self._refused: set[str] = set()
         self._listed: frozenset[str] | None = None
         self._delayed: list[_Delayed] = []
         self._calling: set[str] = set()
         self.boots = FailedBoots()
         self._replacements = Replacements()
+        self.interruptions = Interruptions(design)
         self.surplus_nodes = SurplusNodes()
         self._threads = ThreadPoolExecutor(driver.launch_threads, thread_name_prefix="launch")
 
@@ -98,6 +101,11 @@ class Launcher:
             self._powered_down.update(node for node in names if node in self._busy)
             over = [one for one in self._delayed if not set(names).isdisjoint(one.group.nodes)]
             self._delayed = [one for one in self._delayed if one not in over]
+            refused = not self._refused.isdisjoint(names)
+            self._refused.difference_update(names)
+        if refused:
+            # Before this a drain would be lost. Now the nodes get theirs, and their jobs may have others.
+            self._pools.wake()
         self._ledger.forget(names)
         for one in over:
             self._count_launches(one.group.nodes, -1)
@@ -239,13 +247,25 @@ class Launcher:
                 failure = Failure((), ErrorClass.HEALTH, until, replacement_reason(name, why), seen=name)
                 self._fail(Pool.of(partition.name, None, ErrorClass.HEALTH), failure, 1, pause)
 
+    def taken_back(self, machines: Mapping[str, str]) -> None:
+        """Record machines that the cloud takes back. A spot pool where this happens again soon is closed.
+
+        Args:
+            machines: Node -> the id of its machine.
+        """
+        for partition, pause in self.interruptions.taken_back(machines, time.monotonic()):
+            until = f"until {utc_time(time.time() + pause)}"
+            failure = Failure((), ErrorClass.INTERRUPTED, until, interruption_reason())
+            log(f"closes {partition}: {failure.sentence()}")
+            self._fail(Pool.of(partition, None, ErrorClass.INTERRUPTED), failure, 1, pause)
+
     def _launch_in_zones(self, group: LaunchGroup) -> list[Failure]:
         """Launch in the first zone that has capacity; what fails there is tried in the next zone.
 
         Returns:
             The failures of nodes that no zone could launch.
         """
-        for kind in OF_MACHINES:
+        for kind in PAUSING:
             of_kind = Pool.of(group.partition, None, kind)
             if why := self._pools.refusal(of_kind, len(group.nodes), whole=group.all_or_nothing):
                 return [dataclasses.replace(why, nodes=group.nodes)]
@@ -410,15 +430,31 @@ class Launcher:
         failure = dataclasses.replace(failure, nodes=lost)
         sentence = failure.sentence()
         log(f"powers down {fold(failure.nodes)}: {sentence}")
+        told = self._cause(failure).sentence()
+        with self._lock:
+            self._refused.update(lost)
         self.surplus_nodes.lost(failure.nodes, jobs, time.monotonic())
         waiting = {jobs[node] for node in failure.nodes if node in jobs}
         names = {job.id: job.spelling for job in now.values()}
         for job in [names.get(number, number) for number in sorted(waiting)]:
             try:
-                self._control.update_job(job, admin_comment=sentence)
+                self._control.update_job(job, admin_comment=told)
             except SlurmError as error:  # the job may have been cancelled in the meantime
                 log(f"job {job}: {error}")
         self._control.power_down_force(failure.nodes, REASON_PREFIX + sentence)
+
+    def _cause(self, failure: Failure) -> Failure:
+        """Return the cause for the jobs of a failed launch, with those of the partition's other pools."""
+        partition = self._design.partition_of(failure.nodes[0])
+        if partition is None or partition.pool is None:
+            return failure
+        causes: list[tuple[str | None, Failure]] = []
+        for pool in self._design.pools_of(partition.slurm_name):
+            if pool is partition:
+                causes.append((pool.pool, dataclasses.replace(failure, nodes=())))
+            elif (limit := self._pools.limit(pool.name)) is not None and not limit.count:
+                causes.append((pool.pool, limit.failure))
+        return joint_cause(causes)
 
     def _count_launches(self, nodes: tuple[str, ...], by: int) -> None:
         with self._lock:

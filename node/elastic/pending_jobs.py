@@ -4,17 +4,18 @@ A requeued job may not start for half a minute, so that no machine still honours
 all its old machines are gone it need not wait that long, unless slurmctld may still be trying to start its
 last run.
 
-Slurm's traps (docs/internals/slurm_traps.md): requeue-pause, held-after-a-kill.
+Slurm's traps (docs/internals/slurm_traps.md): requeue-pause, held-after-a-kill, bound-to-drained-nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from node.elastic.capacity_drains import kind_of
 from node.elastic.failures import COUNTED, ErrorClass, Failure
+from node.elastic.pools import joint_cause
 from node.elastic.rules import TAKEN
 from node.slurm.states import JobState
 
@@ -30,7 +31,12 @@ It is the sum of 12 s to connect, MessageTimeout for the answer, and a margin. W
 requeues the job, even if the job has another run by then (`job_complete` in its agent): that run would end,
 and if it waits for its nodes its GPUs would count as used forever.
 """
-FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN")
+NOT_AVAILABLE = ("ReqNodeNotAvail", "NodeDown", "Nodes required for job are DOWN")
+"""Slurm's reasons for jobs whose every possible node is out of service.
+
+They may be the nodes of one pool, to which a job is bound by `--constraint`, its GPUs or its memory.
+"""
+FOR_NODES = ("Resources", "Priority", *NOT_AVAILABLE)
 """Slurm's reasons for jobs that would start if there were more nodes."""
 PAUSED = "BeginTime"
 """Slurm's reason for a job that has a begin time, such as a requeued one."""
@@ -51,17 +57,27 @@ UNKNOWN = ("None", "Cleaning", PAUSED)
 
 @dataclass(frozen=True, slots=True)
 class PartitionCapacity:
-    """What a partition has for jobs now.
+    """What a partition has for jobs now, or one of its pools, from which a job gets all of its nodes.
 
     Attributes:
         free: Nodes that a job may have at once: idle ones, and those that are off without a capacity drain.
         failure: Why there are no more; `None` means that nothing limits them.
-        settled: Whether no machine is left of nodes that were powered down.
+        settled: Whether no machine is left of nodes that were powered down, in the whole partition.
+        pool: The pool's name; `None` means that the nodes are of none, or of several.
+        most: How many nodes of the pool there are; `None` if it is no pool.
+        groups: The design's names of the nodes' partitions and pools.
     """
 
     free: int
     failure: Failure | None = None
     settled: bool = True
+    pool: str | None = None
+    most: int | None = None
+    groups: frozenset[str] = frozenset()
+
+
+Capacities = Mapping[str, Sequence[PartitionCapacity]]
+"""Partition -> what each of its pools has; a partition without pools has one entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,7 @@ def runs(jobs: Iterable[JobState], before: Mapping[int, Run]) -> dict[int, Run]:
 
 def job_changes(
     jobs: Iterable[JobState],
-    capacities: Mapping[str, PartitionCapacity],
+    capacities: Capacities,
     seen: Mapping[int, Run],
     now: float,
     stopped: Mapping[int, Failure] | None = NOBODY,
@@ -123,7 +139,7 @@ def job_changes(
 
     Args:
         jobs: All jobs.
-        capacities: Partition -> what it has for jobs.
+        capacities: Partition -> what each of its pools has for jobs.
         seen: The answer of `runs`.
         now: Seconds since the epoch.
         stopped: Job id -> how its account has used its budget; `None`: that is not known yet.
@@ -156,16 +172,14 @@ def unstarted(jobs: Iterable[JobState], released: Mapping[int, int]) -> list[Job
     ]
 
 
-def job_fits(job: JobState, capacities: Mapping[str, PartitionCapacity], now: float) -> bool:
-    """Return whether a pending job will get nodes from the present capacity."""
+def fitting(job: JobState, capacities: Capacities, now: float) -> list[PartitionCapacity]:
+    """Return what has nodes enough for a pending job that would start now."""
     if not job.is_pending or not (job.reason in ("None", *FOR_NODES) or _is_paused(job, now)):
-        return False
-    return any(capacity.free >= job.wanted_nodes for capacity in _capacities(job, capacities))
+        return []
+    return [capacity for capacity in _capacities(job, capacities) if capacity.free >= job.wanted_nodes]
 
 
-def _comment(
-    job: JobState, capacities: Mapping[str, PartitionCapacity], stopped: Mapping[int, Failure] | None
-) -> str | None:
+def _comment(job: JobState, capacities: Capacities, stopped: Mapping[int, Failure] | None) -> str | None:
     comment_kind = kind_of(job.admin_comment)
     partitions = _capacities(job, capacities)
     if not partitions or job.reason in UNKNOWN:
@@ -175,13 +189,15 @@ def _comment(
     if stopped is not None and (why := stopped.get(job.id)) is not None:
         return _told(job, why)
     if job.reason in FOR_NODES:
+        # A pool that is too small for the job says nothing of why it waits.
+        partitions = [one for one in partitions if one.most is None or one.most >= job.wanted_nodes]
         limited = [
-            partition.failure
+            (partition.pool, partition.failure)
             for partition in partitions
             if partition.failure is not None and partition.free < job.wanted_nodes
         ]
-        if len(limited) == len(partitions):
-            return _told(job, limited[0])
+        if limited and (len(limited) == len(partitions) or job.reason in NOT_AVAILABLE):
+            return _told(job, joint_cause(limited))
         if any(partition.failure is not None for partition in partitions):
             return None
     # The job waits for something else now.
@@ -196,9 +212,7 @@ def _told(job: JobState, failure: Failure) -> str | None:
     return None if is_told else sentence
 
 
-def _may_start(
-    job: JobState, capacities: Mapping[str, PartitionCapacity], run: Run | None, now: float
-) -> bool:
+def _may_start(job: JobState, capacities: Capacities, run: Run | None, now: float) -> bool:
     if kind_of(job.admin_comment) is None or not job.restarts or not _is_paused(job, now):
         return False
     if _is_being_launched(job, run, now):
@@ -220,9 +234,9 @@ def _is_being_launched(job: JobState, run: Run | None, now: float) -> bool:
 
 
 def _is_paused(job: JobState, now: float) -> bool:
-    return job.reason == PAUSED and 0 < (job.eligible_time or 0.0) - now <= LONGEST_PAUSE
+    return job.reason in (PAUSED, "None") and 0 < (job.eligible_time or 0.0) - now <= LONGEST_PAUSE
 
 
-def _capacities(job: JobState, capacities: Mapping[str, PartitionCapacity]) -> list[PartitionCapacity]:
+def _capacities(job: JobState, capacities: Capacities) -> list[PartitionCapacity]:
     # A job may name several partitions.
-    return [capacities[name] for name in job.partition.split(",") if name in capacities]
+    return [one for name in job.partition.split(",") for one in capacities.get(name, ())]

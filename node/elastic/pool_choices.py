@@ -40,7 +40,9 @@ def shut(pools: Pools, name: str, now: float, at: float) -> dict[str, Any] | Non
     limit = pools.limit(name)
     if limit is None:
         return None
-    until = min((_ends(failing) for failing in _behind(pools, name, limit.failure)), default=math.inf)
+    until = min(
+        (_ends(failing) for failing in _behind(pools, limit.held_by or name, limit.failure)), default=math.inf
+    )
     return {
         "cause": limit.failure.sentence(),
         "until": None if until == math.inf else int(at + max(0.0, until - now)),

@@ -1,26 +1,32 @@
 """Pools that cannot give machines: what is known of each, and how many nodes may be asked for. Pure.
 
-A pool is a partition, or one of its zones. A failed launch is a `PoolFailure` of its pool. While a pool has
+A pool is a partition, or one of its zones; where the stack file divides a partition into pools, each of these
+counts as a partition here. A failed launch is a `PoolFailure` of its pool. While a pool has
 one, the partition's nodes that are off get a capacity drain (`capacity`), so that Slurm places no job
 on machines that cannot be had. A failure ends in one of three ways: the cloud says that there is capacity
 again; where the cloud cannot tell, the back-off ends and the next launch tells; where boots keep failing, one
 node is tried and comes up.
+
+Slurm uses the next pool of a partition when one is drained. A failure after which it should not
+(`failures.FALLS_BACK`) holds the later pools, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from node.design.model import ClusterDesign
 from node.elastic.driver import AvailableCapacity
-from node.elastic.failures import API_FAILURES, POLICIES, ErrorClass, Failure
+from node.elastic.failures import API_FAILURES, FALLS_BACK, POLICIES, ErrorClass, Failure
 
-PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
+PARTITION_WIDE = (ErrorClass.BUDGET, ErrorClass.BOOTSTRAP, ErrorClass.HEALTH, ErrorClass.INTERRUPTED)
 """Classes against which another zone does not help. Each is a pool of its own, beside the zones."""
-OF_MACHINES = (ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
+PAUSING = (ErrorClass.BOOTSTRAP, ErrorClass.HEALTH)
+"""Classes after which not even that is launched for which Slurm has asked already."""
+OF_MACHINES = (*PAUSING, ErrorClass.INTERRUPTED)
 """Classes of failures of machines that were launched. The cloud's capacity says nothing about them."""
 
 
@@ -68,11 +74,13 @@ class Limit:
         count: The number of nodes. It includes nodes that Slurm waits for and that have no machine yet.
         failure: Why no more.
         booting: Whether nodes count until they are up, and not only until they have a machine.
+        held_by: The design's name of the earlier pool whose failure this is; `None` means its own.
     """
 
     count: int
     failure: Failure
     booting: bool = False
+    held_by: str | None = None
 
 
 class Pools:
@@ -81,6 +89,11 @@ class Pools:
     def __init__(self, design: ClusterDesign) -> None:
         self._zones = {
             p.name: tuple(Pool(p.name, zone) for zone in p.zones or (None,)) for p in design.partitions
+        }
+        self._earlier = {
+            pool.name: pools[:number]
+            for pools in design.slurm_partitions().values()
+            for number, pool in enumerate(pools)
         }
         self._boot = float(design.slurm.resume_timeout)
         self._lock = threading.Lock()
@@ -114,19 +127,35 @@ class Pools:
             self._failures[pool] = PoolFailure(failure, now + lasts, wanted, known=known)
         self._news.set()
 
+    def wake(self) -> None:
+        """End the wait of `wait_for_failure`: Slurm has powered down the nodes of a failed launch."""
+        self._news.set()
+
     def wait_for_failure(self, seconds: float) -> None:
         """Wait until a pool has failed since the last call, or the time is up."""
         self._news.wait(seconds)
         self._news.clear()
 
-    def adopt(self, partition: str, failure: Failure, now: float) -> None:
-        """Take over the capacity drain of an earlier daemon. It ends if the cloud reports capacity."""
+    def adopt(self, partition: str, failure: Failure, now: float, pause: float | None = None) -> None:
+        """Take over the capacity drain of an earlier daemon. It ends if the cloud reports capacity.
+
+        Args:
+            partition: The partition of the drained node.
+            failure: The drain's cause.
+            now: Seconds on a clock that never jumps.
+            pause: Seconds until it ends, where the drain tells; `None` means the class's first back-off.
+        """
+        for earlier in self._earlier[partition]:
+            if failure.message.startswith(prefix := f"{earlier.pool}: "):
+                # The later pool was only held.
+                failure = dataclasses.replace(failure, message=failure.message.removeprefix(prefix))
+                partition = earlier.name
         pools: tuple[Pool, ...] = (Pool.of(partition, None, failure.kind),)
         if failure.kind not in PARTITION_WIDE:
             pools = self._zones[partition]
         with self._lock:
             for pool in pools:
-                until = now + POLICIES[failure.kind].backoff
+                until = now + (POLICIES[failure.kind].backoff if pause is None else pause)
                 known = pool.kind not in OF_MACHINES
                 self._failures.setdefault(pool, PoolFailure(failure, until, known=known))
                 self._in_a_row.setdefault(pool, 1)
@@ -215,7 +244,45 @@ class Pools:
 
     def limit(self, partition: str) -> Limit | None:
         """Return how many more nodes may be asked for; `None` means nothing limits them."""
-        return limit(self.failures(), partition, self._zones[partition])
+        failures = self.failures()
+        if (own := limit(failures, partition, self._zones[partition])) is not None and not own.count:
+            return own
+        for earlier in self._earlier[partition]:
+            if (why := holding(failures, earlier.name, self._zones[earlier.name])) is not None:
+                return Limit(0, of_pool(why, earlier.pool), held_by=earlier.name)
+        return own
+
+
+def holding(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Pool, ...]) -> Failure | None:
+    """Return the failure for which the pools after this one are held; `None` if there is none."""
+    found = [failures[pool] for kind in PARTITION_WIDE if (pool := Pool(partition, None, kind)) in failures]
+    if all(zone in failures for zone in zones):
+        found += [failures[zone] for zone in zones]
+    return next((one.failure for one in found if not FALLS_BACK[one.failure.kind].falls), None)
+
+
+def joint_cause(causes: Sequence[tuple[str | None, Failure]]) -> Failure:
+    """Return one cause for a job: that of the first partition, or those of all of its pools.
+
+    Args:
+        causes: A pool's name, `None` for a partition without pools, and why it gets no more machines.
+    """
+    pools = [(pool, failure) for pool, failure in causes if pool is not None]
+    if not pools:
+        return causes[0][1]
+    told: list[tuple[str | None, Failure]] = []
+    for pool, failure in pools:
+        # A pool that is held has an earlier one's failure, with its name.
+        if not any(failure == of_pool(other, earlier) for earlier, other in told):
+            told.append((pool, failure))
+    return of_pool(told[0][1], told[0][0]) if len(told) == 1 else combined(told)
+
+
+def of_pool(failure: Failure, pool: str | None) -> Failure:
+    """Return a failure whose message names its pool; the failure itself where a partition has no pools."""
+    if pool is None:
+        return failure
+    return dataclasses.replace(failure, message=f"{pool}: {failure.message}")
 
 
 def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Pool, ...]) -> Limit | None:
@@ -235,8 +302,8 @@ def limit(failures: Mapping[Pool, PoolFailure], partition: str, zones: tuple[Poo
     return min(limits, key=lambda limit: limit.count, default=None)
 
 
-def combined(zone_failures: list[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:
-    """Return one failure for all zones that were tried, which its message names.
+def combined(zone_failures: Sequence[tuple[str | None, Failure]], nodes: tuple[str, ...] = ()) -> Failure:
+    """Return one failure for all zones or pools that were tried, which its message names.
 
     Args:
         zone_failures: The zones and their failures, in the order of the tries.

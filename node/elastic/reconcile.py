@@ -17,7 +17,18 @@ from node.elastic.launcher import Launcher, nodes_in_use
 from node.elastic.ledger import Ledger
 from node.elastic.plan import Action, Memory, NodeView, Observation, Policy, plan
 from node.elastic.requeue import Requeue
-from node.elastic.rules import BOOTSTRAP, EMPTIED, HEALTH, PREEMPTED, REBOOT, MachinePhase, NodePhase, Verb
+from node.elastic.rules import (
+    BOOTSTRAP,
+    EMPTIED,
+    GONE,
+    HEALTH,
+    PREEMPTED,
+    REBOOT,
+    TAKEN,
+    MachinePhase,
+    NodePhase,
+    Verb,
+)
 from node.elastic.view import (
     REASON_PREFIX,
     has_admin_reason,
@@ -136,6 +147,8 @@ class Reconciler:
         observation = Observation(views, tuple(machines), frozenset(busy), unlisted, newest, time.time())
         actions, self._memory = plan(observation, self._memory, time.monotonic(), self.policy)
         self._requeue.watch(views)
+        lost = [a for a in actions if a.node and a.reason.startswith((TAKEN, GONE))]
+        self._launcher.taken_back({str(a.node): newest.get(str(a.node)) or str(a.node) for a in lost})
         self.apply(actions, nodes)
         return actions
 

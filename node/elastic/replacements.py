@@ -8,12 +8,14 @@ Slurm has, unless `up` has changed settings or code since.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict, deque
 
 MOST_REPLACEMENTS = 4
 """The replacements of a partition within WINDOW_SECONDS after which it pauses."""
 REPLACEMENT_WINDOW_SECONDS = 3600.0
+_UNTIL = re.compile(r"until (\d\d):(\d\d) UTC")
 
 
 class Replacements:
@@ -45,3 +47,17 @@ def replacement_reason(node: str, why: str) -> str:
 def utc_time(moment: float) -> str:
     """Format the end of a pause, in seconds since the epoch."""
     return time.strftime("%H:%M UTC", time.gmtime(moment))
+
+
+def end_of_pause(code: str, began: float) -> float | None:
+    """Return when a pause ends that a drain tells of, in seconds since the epoch; `None` if it tells of none.
+
+    Args:
+        code: The failure's code, with a time of day as `utc_time` makes it.
+        began: When the pause began, in seconds since the epoch. It ends within a day.
+    """
+    if (match := _UNTIL.fullmatch(code)) is None:
+        return None
+    seconds = 3600 * int(match[1]) + 60 * int(match[2])
+    minute = began - began % 60
+    return minute + (seconds - minute) % 86400

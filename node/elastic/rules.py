@@ -112,6 +112,7 @@ BOOTSTRAP = "bootstrap: "
 PREEMPTED = "preempted: "
 """Prefix of the reason of a machine that is lost or will be. It says nothing against the node's next machine.
 """
+GONE = PREEMPTED + "the machine is gone"
 UNRESPONSIVE = PREEMPTED + "the machine does not respond"
 TAKEN = PREEMPTED + "the cloud takes this machine"
 NEAR_SECONDS = 300.0
@@ -139,7 +140,6 @@ HEALTH = "health: "
 USABLE = "its machine is gone: the node can be used again"
 
 _FINE = Rule(None)
-_GONE = PREEMPTED + "the machine is gone"
 _UNUSED = Rule(Verb.TERMINATE, GracePeriod.SETTLE, "nobody uses this machine")
 _LOST = Rule(Verb.TERMINATE, GracePeriod.SETTLE, "the suspend was lost")
 _NAMELESS = Rule(Verb.TERMINATE, GracePeriod.DOUBT, "no node has this name")
@@ -151,8 +151,8 @@ _EVACUATE = Rule(Verb.EVACUATE, GracePeriod.NOW, TAKEN)
 _TAKEN = Rule(Verb.POWER_DOWN, GracePeriod.NOW, TAKEN)
 # Powering the node down once more resets it. RESUME would leave the flag NOT_RESPONDING.
 _USABLE = Rule(Verb.POWER_DOWN, GracePeriod.SETTLE, USABLE)
-_DIED = Rule(Verb.POWER_DOWN, GracePeriod.SETTLE, _GONE)
-_SURELY_DIED = Rule(Verb.POWER_DOWN, GracePeriod.NOW, _GONE)
+_DIED = Rule(Verb.POWER_DOWN, GracePeriod.SETTLE, GONE)
+_SURELY_DIED = Rule(Verb.POWER_DOWN, GracePeriod.NOW, GONE)
 
 STATIC = Rule(Verb.POWER_UP, GracePeriod.SETTLE, "static node")
 """The rule for a static node that is off and has no machine."""

@@ -4,6 +4,7 @@
     .venv/bin/python -m tests.bench.soak --minutes 30 --machines container --faults kill,freeze --seed 5
     .venv/bin/python -m tests.bench.soak --minutes 30 --machines container --lose-head 300
     .venv/bin/python -m tests.bench.soak --minutes 30 --sharing
+    .venv/bin/python -m tests.bench.soak --minutes 30 --pools
 
 It brings up a cluster of its own on this machine. For N minutes it submits jobs (sizes, lengths, arrays,
 GPUs, --no-requeue), cancels and requeues them, sets the local cloud's limits, kills, freezes and takes back
@@ -62,6 +63,9 @@ def options() -> argparse.ArgumentParser:
         help="lose the controller every so often; container only",
     )
     arguments.add_argument(
+        "--pools", action="store_true", help="a partition has three pools; no job has nodes of two"
+    )
+    arguments.add_argument(
         "--sharing",
         action="store_true",
         help="jobs of three accounts, limits, and a QOS whose jobs have others make way; process only",
@@ -100,6 +104,7 @@ def main() -> int:
                 chosen.logs,
                 chosen.lose_head,
                 chosen.sharing,
+                chosen.pools,
             )
         )
     except KeyboardInterrupt:

@@ -204,7 +204,9 @@ def test_what_does_not_answer_changes_nothing(tmp_path: Path, monkeypatch: pytes
     assert cluster.budgets.step.error is not None
     waits = job(1, "PENDING", reason=STOPPED, admin_comment=WHY)
     assert cluster.budgets.causes([waits]) is None
-    assert job_changes([waits], {"debug": PartitionCapacity(9)}, {}, 0.0, None) == [], "it keeps its comment"
+    assert job_changes([waits], {"debug": [PartitionCapacity(9)]}, {}, 0.0, None) == [], (
+        "it keeps its comment"
+    )
     assert not (cluster.state / stops.FILE).exists()
     monkeypatch.setattr(spending, "spent", lambda *_: 1 / 0)
     cluster.control.silent = False
@@ -213,7 +215,7 @@ def test_what_does_not_answer_changes_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def _comments(jobs: list[Any], stopped: Mapping[int, Failure] | None) -> list[tuple[object, str | None]]:
-    changes = job_changes(jobs, {"debug": PartitionCapacity(9)}, {}, 0.0, stopped)
+    changes = job_changes(jobs, {"debug": [PartitionCapacity(9)]}, {}, 0.0, stopped)
     return [(change.job, change.comment) for change in changes]
 
 

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from node.elastic.failures import ErrorClass, Failure
-from node.elastic.pending_jobs import JobChange, PartitionCapacity, Run, job_changes, job_fits, runs
+from node.elastic.failures import POLICIES, ErrorClass, Failure
+from node.elastic.pending_jobs import (
+    NOT_AVAILABLE,
+    JobChange,
+    PartitionCapacity,
+    Run,
+    fitting,
+    job_changes,
+    runs,
+)
+from node.slurm.states import JobState
 from tests.support.doubles import job
 
 QUOTA = Failure((), ErrorClass.QUOTA, "Code", "4 of 8")
@@ -21,7 +30,8 @@ FREE = {"debug": PartitionCapacity(8)}
 
 def told(number: int, capacities: dict[str, PartitionCapacity], **job_: Any) -> list[JobChange]:
     seen = {number: run} if (run := job_.pop("run", None)) else {}
-    return job_changes([job(number, job_.pop("state", "PENDING"), **job_)], capacities, seen, NOW)
+    pools = {name: [capacity] for name, capacity in capacities.items()}
+    return job_changes([job(number, job_.pop("state", "PENDING"), **job_)], pools, seen, NOW)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +182,69 @@ def test_a_begin_time_that_is_a_persons_is_kept(change: dict[str, Any]) -> None:
 
 
 def test_a_job_fits_if_there_are_enough_free_nodes() -> None:
+    def fits(one: JobState) -> bool:
+        return bool(fitting(one, {"debug": [FULL["debug"]]}, NOW))
+
     pending = job(1, "PENDING", reason="Resources", wanted_nodes=4)
-    assert job_fits(pending, FULL, NOW)
-    assert job_fits(dataclasses.replace(pending, reason="None"), FULL, NOW), "Slurm has not looked at it yet"
-    assert not job_fits(dataclasses.replace(pending, wanted_nodes=5), FULL, NOW)
-    assert not job_fits(dataclasses.replace(pending, reason="Dependency"), FULL, NOW)
-    assert not job_fits(dataclasses.replace(pending, state="RUNNING"), FULL, NOW)
-    assert job_fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 20), FULL, NOW)
-    assert not job_fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 999), FULL, NOW)
+    assert fits(pending)
+    assert fits(dataclasses.replace(pending, reason="None")), "Slurm has not looked at it yet"
+    assert not fits(dataclasses.replace(pending, wanted_nodes=5))
+    assert not fits(dataclasses.replace(pending, reason="Dependency"))
+    assert not fits(dataclasses.replace(pending, state="RUNNING"))
+    assert fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 20))
+    assert not fits(dataclasses.replace(pending, reason="BeginTime", eligible_time=NOW + 999))
+
+
+# --- pools: a job gets its nodes from one of them -----------------------------------------------------------
+
+DRY = Failure((), ErrorClass.CAPACITY, "Full", "none left")
+WAITS = {"reason": "Resources", "wanted_nodes": 4}
+SPOT, ONDEMAND = PartitionCapacity(2, DRY, pool="spot"), PartitionCapacity(3, QUOTA, pool="ondemand")
+
+
+def told_of(*pools: PartitionCapacity, **job_: Any) -> list[JobChange]:
+    return job_changes([job(1, "PENDING", **job_)], {"debug": pools}, {}, NOW)
+
+
+def test_a_job_that_no_pool_can_hold_is_told_of_each() -> None:
+    (change,) = told_of(SPOT, ONDEMAND, **WAITS)
+    assert (
+        change.comment
+        == f"quota: spot: none left, ondemand: 4 of 8 (Code); {POLICIES[ErrorClass.QUOTA].advice}"
+    )
+    assert told_of(SPOT, ONDEMAND, **WAITS, admin_comment=change.comment) == []
+
+
+def test_a_pool_that_is_too_small_for_the_job_does_not_keep_its_cause_from_it() -> None:
+    small = PartitionCapacity(3, pool="small", most=3)
+    (change,) = told_of(small, dataclasses.replace(ONDEMAND, most=8), **WAITS)
+    assert change.comment is not None
+    assert change.comment.startswith("quota: ondemand: 4 of 8 ")
+    assert told_of(small, **WAITS) == []
+
+
+def test_pools_do_not_add_up() -> None:
+    """Two and three nodes are there, but a job of four gets its nodes from one pool."""
+    assert not fitting(job(1, "PENDING", **WAITS), {"debug": [SPOT, ONDEMAND]}, NOW)
+    three = job(1, "PENDING", reason="Resources", wanted_nodes=3)
+    assert fitting(three, {"debug": [SPOT, ONDEMAND]}, NOW) == [ONDEMAND]
+
+
+def test_a_job_for_which_another_pool_is_open_is_told_nothing() -> None:
+    assert told_of(SPOT, PartitionCapacity(4, pool="ondemand"), **WAITS) == []
+
+
+@pytest.mark.parametrize("reason", NOT_AVAILABLE)
+def test_a_job_that_is_bound_to_a_dry_pool_is_told_its_cause(reason: str) -> None:
+    """As with `--constraint=spot`: Slurm says that all nodes which the job could use are out of service."""
+    (change,) = told_of(SPOT, PartitionCapacity(4, pool="ondemand"), reason=reason, wanted_nodes=4)
+    assert change.comment == "capacity: spot: none left (Full); it is tried again by itself"
+
+
+def test_a_pool_that_is_held_for_an_earlier_one_is_not_named() -> None:
+    wrong = Failure((), ErrorClass.CONFIG, "Bad", "no such image")
+    held = dataclasses.replace(wrong, message="spot: no such image")
+    pools = PartitionCapacity(0, wrong, pool="spot"), PartitionCapacity(0, held, pool="ondemand")
+    (change,) = told_of(*pools, **WAITS)
+    assert change.comment is not None
+    assert change.comment.startswith("config: spot: no such image (Bad); ")

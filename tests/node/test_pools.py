@@ -9,13 +9,18 @@ import pytest
 
 from node.design.model import SlurmSettings
 from node.elastic.driver import AvailableCapacity
-from node.elastic.failures import API_FAILURES, POLICIES, ErrorClass, Failure
+from node.elastic.failures import API_FAILURES, FALLS_BACK, POLICIES, ErrorClass, Failure
 from node.elastic.pools import PARTITION_WIDE, Limit, Pool, Pools, combined
 from tests.support.doubles import DEBUG, design
 
 ZONED = replace(DEBUG, name="zoned", zones=("a", "b"))
 DEBUG_POOL, A, B = Pool("debug"), Pool("zoned", "a"), Pool("zoned", "b")
 OF_ZONES = [kind for kind in ErrorClass if kind not in (*PARTITION_WIDE, ErrorClass.PREEMPTED)]
+TRAIN = [
+    replace(DEBUG, name=f"train-{name}", pool=name, spot=name == "spot", default=False, zones=zones)
+    for name, zones in (("spot", ("a", "b")), ("ondemand", ()), ("large", ()))
+]
+NEVER = [kind for kind, row in FALLS_BACK.items() if not row.falls]
 
 
 def failure(kind: ErrorClass = ErrorClass.QUOTA, message: str = "no more") -> Failure:
@@ -184,3 +189,67 @@ def test_a_drain_that_an_earlier_daemon_left_is_taken_over_and_ends(pools: Pools
 
 def test_one_zones_failure_stays_its_own() -> None:
     assert combined([(None, failure())], ("n",)) == Failure(("n",), ErrorClass.QUOTA, "Code", "no more")
+
+
+# --- pools of one partition ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def train() -> Pools:
+    return Pools(design(DEBUG, *TRAIN, slurm=SlurmSettings(resume_timeout=100)))
+
+
+def fail(pools: Pools, name: str, kind: ErrorClass, zone: str | None = None) -> None:
+    pools.failed(Pool.of(name, zone, kind), failure(kind), 0.0, pause=30.0)
+
+
+def test_every_class_says_whether_the_next_pool_is_used() -> None:
+    assert FALLS_BACK.keys() == set(ErrorClass)
+    assert {kind for kind, row in FALLS_BACK.items() if row.falls} == set(ErrorClass) - set(NEVER)
+    assert set(NEVER) == {
+        ErrorClass.PERMISSION, ErrorClass.CONFIG, ErrorClass.BOOTSTRAP, *API_FAILURES
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ErrorClass)
+def test_what_is_no_want_of_machines_holds_the_later_pools(train: Pools, kind: ErrorClass) -> None:
+    fail(train, "train-ondemand", kind)
+    assert train.limit("train-spot") is None, "a pool that is wanted more is not concerned"
+    assert train.limit("debug") is None
+    held = train.limit("train-large")
+    if FALLS_BACK[kind].falls:
+        assert held is None
+    else:
+        assert held == Limit(0, failure(kind, "ondemand: no more"), held_by="train-ondemand")
+        train.recovered(Pool.of("train-ondemand", None, kind))
+        assert train.limit("train-large") is None
+
+
+@pytest.mark.parametrize("kind", [ErrorClass.CONFIG, ErrorClass.UNAVAILABLE])
+def test_a_mistake_in_one_zone_holds_the_later_pools_when_no_zone_is_left(
+    train: Pools, kind: ErrorClass
+) -> None:
+    fail(train, "train-spot", kind, "a")
+    assert train.limit("train-ondemand") is None
+    fail(train, "train-spot", ErrorClass.CAPACITY, "b")
+    assert train.limit("train-ondemand") == Limit(0, failure(kind, "spot: no more"), held_by="train-spot")
+    train.recovered(Pool("train-spot", "b"))
+    assert train.limit("train-ondemand") is None
+
+
+def test_a_held_pools_drain_is_taken_over_as_the_earlier_pools_failure(train: Pools) -> None:
+    train.adopt("train-large", failure(ErrorClass.CONFIG, "ondemand: no more"), 0.0)
+    assert train.failures().keys() == {Pool("train-ondemand")}
+    held = Limit(0, failure(ErrorClass.CONFIG, "ondemand: no more"), held_by="train-ondemand")
+    assert train.limit("train-large") == held
+    train.answered(Pool("train-ondemand"), AvailableCapacity(8))
+    assert train.limit("train-large") is None
+
+
+def test_a_drain_that_says_its_end_is_taken_over_until_then(train: Pools) -> None:
+    train.adopt("train-spot", failure(ErrorClass.INTERRUPTED), 100.0, 1000.0)
+    train.answered(Pool.of("train-spot", None, ErrorClass.INTERRUPTED), AvailableCapacity(8))
+    train.tick(1099.0)
+    assert count(train, "train-spot") == 0, "the cloud's capacity says nothing about it"
+    train.tick(1100.0)
+    assert train.limit("train-spot") is None

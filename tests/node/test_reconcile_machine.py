@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from node.design.model import Budget, Partition
 from node.elastic.failures import ErrorClass
+from node.elastic.pools import OF_MACHINES
 from node.elastic.view import is_admin_disabled
 from node.slurm.control import SlurmError
 from tests.support.simulation import World
@@ -26,12 +27,17 @@ HISTORIES = int(os.environ.get("SLURM_STACKS_HISTORIES", "30"))
 CALLS = int(os.environ.get("SLURM_STACKS_HISTORY_LENGTH", "30"))
 REST_SECONDS = 4000
 """The longest back-off, and some boots."""
-ERRORS = [e for e in ErrorClass if e not in (ErrorClass.BOOTSTRAP, ErrorClass.PREEMPTED, ErrorClass.BUDGET)]
+ERRORS = [e for e in ErrorClass if e not in (*OF_MACHINES, ErrorClass.PREEMPTED, ErrorClass.BUDGET)]
 INDEX = st.integers(0, 20)
+POOLS = {"spot": 4, "large": 6, "rest": 3}
+"""Pool -> its nodes, in the order in which they are wanted."""
 
 
 class Histories(RuleBasedStateMachine):
     """A cluster of six nodes. In half of the histories one of them is static."""
+
+    def partitions(self, static: int) -> list[Partition]:
+        return [Partition("debug", "local.small", 1, 100, static, 6, default=True)]
 
     @initialize(
         static=st.integers(0, 1),
@@ -42,10 +48,11 @@ class Histories(RuleBasedStateMachine):
     )
     def begin(self, static: int, unique: bool, tells_room: bool, delay: int, hours: float | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="histories-"))
-        partition = Partition("debug", "local.small", 1, 100, static, 6, default=True)
         self.stack = ExitStack()
         self.world = self.stack.enter_context(
-            World(self.folder, partition, unique=unique, budget=Budget(max_hours=hours)).running()
+            World(
+                self.folder, *self.partitions(static), unique=unique, budget=Budget(max_hours=hours)
+            ).running()
         )
         self.world.cloud.tells_room = tells_room
         self.world.cloud.boot_delay = float(delay)
@@ -219,6 +226,41 @@ class Histories(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
+class PoolHistories(Histories):
+    """The same with three pools, of which some refuse, and the first one's machines are taken back."""
+
+    def partitions(self, static: int) -> list[Partition]:
+        return [
+            Partition(
+                f"debug-{pool}", "local.small", 1, 100, static * (not number), size, default=True,
+                pool=pool, spot=pool == "spot",
+            )
+            for number, (pool, size) in enumerate(POOLS.items())
+        ]  # fmt: skip
+
+    @rule(
+        pool=st.sampled_from(list(POOLS)),
+        capacity=st.none() | st.integers(0, 4),
+        error=st.none() | st.sampled_from(ERRORS),
+    )
+    def a_pool_refuses(self, pool: str, capacity: int | None, error: ErrorClass | None) -> None:
+        cloud, name = self.world.cloud, f"debug-{pool}"
+        cloud.capacity.pop(name, None)
+        cloud.errors.pop(name, None)
+        if capacity is not None:
+            cloud.capacity[name] = capacity
+        elif error is not None:
+            cloud.errors[name] = error
+        self.world.step(2)
+
+    @rule(notice=st.integers(0, 90), seconds=st.sampled_from([1, 70, 200]))
+    def spot_machines_are_taken_back(self, notice: int, seconds: int) -> None:
+        for record in self.world.cloud.living():
+            if record.partition == "debug-spot":
+                record.taken_at = self.world.clock.now + notice
+        self.world.step(seconds)
+
+
 FEW = settings(
     max_examples=HISTORIES,
     stateful_step_count=CALLS,
@@ -233,5 +275,7 @@ class MoreHistories(Histories):
 
 
 Histories.TestCase.settings = MoreHistories.TestCase.settings = FEW
+PoolHistories.TestCase.settings = settings(FEW, max_examples=max(1, HISTORIES // 3))
 TestHistories = Histories.TestCase
+TestPoolHistories = PoolHistories.TestCase
 TestMoreHistories = pytest.mark.wide(MoreHistories.TestCase)

@@ -61,7 +61,8 @@ class SimulatedCloud(Driver):
 
     Attributes:
         quota: Machines at once.
-        error: The class of every launch's failure.
+        capacity: Partition, or pool of one -> its machines at once.
+        error: The class of every launch's failure; `errors`: partition -> that of its launches.
         unreachable: Whether no call is answered.
         empty, halved: How listings are wrong.
         lag: Seconds for which a new machine is in no listing. What was listed stays listed.
@@ -79,6 +80,8 @@ class SimulatedCloud(Driver):
         self.unique = unique
         self.records: dict[str, Record] = {}
         self.quota: int | None = None
+        self.capacity: dict[str, int] = {}
+        self.errors: dict[str, ErrorClass] = {}
         self.error: ErrorClass | None = None
         self.unreachable = self.empty = self.halved = False
         self.lag = 0.0
@@ -95,6 +98,7 @@ class SimulatedCloud(Driver):
     def calm(self) -> None:
         """End all faults."""
         self.quota = self.error = None
+        self.capacity, self.errors = {}, {}
         self.unreachable = self.empty = self.halved = False
         self.lag, self.slowness, self.mute, self.broken = 0.0, 0.0, 0, 0
 
@@ -139,8 +143,8 @@ class SimulatedCloud(Driver):
             return LaunchResult({}, (self._failure(group.nodes, ErrorClass.UNAVAILABLE, "no answer"),))
         if group.token in self._tokens:
             return self._tokens[group.token]
-        if self.error is not None:
-            return LaunchResult({}, (self._failure(group.nodes, self.error, "refused"),))
+        if (error := self.errors.get(group.partition, self.error)) is not None:
+            return LaunchResult({}, (self._failure(group.nodes, error, "refused"),))
         named = {r.node for r in self.records.values() if r.state is not MachineState.TERMINATED}
         if self.unique and named & set(group.nodes):
             if group.all_or_nothing or set(group.nodes) <= named:
@@ -149,7 +153,7 @@ class SimulatedCloud(Driver):
             in_use = self._in_use([node for node in group.nodes if node in named])
             return LaunchResult(part.launched, (*part.failures, in_use))
         self.before_launch(group)
-        room = self._room(len(group.nodes))
+        room = self._room(group.partition, len(group.nodes))
         if room < (len(group.nodes) if group.all_or_nothing else 1):
             return LaunchResult({}, (self._failure(group.nodes, ErrorClass.QUOTA, "quota"),))
         made = {node: self._make(node, group.partition) for node in group.nodes[:room]}
@@ -195,9 +199,9 @@ class SimulatedCloud(Driver):
             return AvailableCapacity(0, self._failure((), ErrorClass.UNAVAILABLE, "no answer"))
         if not self.tells_room:
             return None
-        if self.error is not None:
-            return AvailableCapacity(0, self._failure((), self.error, "refused"))
-        room = self._room(count)
+        if (error := self.errors.get(partition, self.error)) is not None:
+            return AvailableCapacity(0, self._failure((), error, "refused"))
+        room = self._room(partition, count)
         return AvailableCapacity(
             room, None if room == count else self._failure((), ErrorClass.QUOTA, "quota")
         )
@@ -210,10 +214,13 @@ class SimulatedCloud(Driver):
         if self.unreachable:
             raise RpcUnavailableError("the cloud does not answer")
 
-    def _room(self, wanted: int) -> int:
-        if self.quota is None:
-            return wanted
-        return max(0, min(wanted, self.quota - len(self.living())))
+    def _room(self, partition: str, wanted: int) -> int:
+        if self.quota is not None:
+            wanted = min(wanted, self.quota - len(self.living()))
+        if partition in self.capacity:
+            living = sum(1 for record in self.living() if record.partition == partition)
+            wanted = min(wanted, self.capacity[partition] - living)
+        return max(0, wanted)
 
     def _make(self, node: str, partition: str) -> str:
         now = self._clock()

@@ -8,7 +8,7 @@ arrays (`tests/node/test_simulated_slurm.py`, one scenario for both).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,8 @@ class SimulatedSlurm(Slurm):
         program: Called as Slurm calls its programs, with a request as `elastic.client` makes it.
         machine_of: Returns the machine that answers as a node's slurmd now, as (id, boot); `None` means none
             does.
+        pools: Node -> the pool from which a job with this node has all of its nodes. The first pool with
+            enough of them is taken.
 
     Attributes:
         refused_starts: How many of the next starts fail at the node, after which Slurm holds the job.
@@ -104,7 +106,9 @@ class SimulatedSlurm(Slurm):
         clock: Callable[[], float],
         program: Callable[[dict[str, Any]], None],
         machine_of: Callable[[str], tuple[str, float] | None],
+        pools: Mapping[str, str] | None = None,
     ) -> None:
+        self._pools = pools or {}
         self.members = {name: Node(name, partition) for name, partition in nodes}
         self._jobs = Jobs()
         self.timers = timers
@@ -497,7 +501,12 @@ class SimulatedSlurm(Slurm):
             and not (n.drained or n.down or n.lost or n.leave or n.reboot == "ISSUED" or self.jobs_on(n.name))
             and not (n.silent and n.power == "up")
         ]
-        return sorted(free, key=lambda n: (n.weight, n.power != "up"))
+        free.sort(key=lambda n: (n.weight, n.power != "up"))
+        pools = [[n for n in free if self._pools.get(n.name) == pool] for pool in self._pool_order()]
+        return next((nodes for nodes in pools if len(nodes) >= job.count), max(pools, key=len))
+
+    def _pool_order(self) -> list[str | None]:
+        return list(dict.fromkeys(self._pools.get(name) for name in self.members))
 
     def _resume(self) -> None:
         asked = [n for n in self.members.values() if n.power == "asked"]

@@ -127,12 +127,13 @@ class World:
         self.cloud = SimulatedCloud(self.clock.monotonic, self.clock.epoch, unique)
         static = [n for p in members for n in p.static_nodes()]
         self.slurm = SimulatedSlurm(
-            [(n, p.name) for p in members for n in p.nodes()],
+            [(n, p.slurm_name) for p in members for n in p.nodes()],
             self.design.slurm,
             static,
             self.clock.monotonic,
             self._program,
             self.cloud.answering,
+            {n: p.name for p in members if p.pool and not p.mixed for n in p.nodes()},
         )
         self.slurm.epoch = self.clock.epoch
         self.slurm.before_kill = self._node_is_killed
@@ -298,6 +299,14 @@ class World:
             count = sum(1 for r in living if r.partition == partition.name)
             if self.cloud.unique and count > partition.max:
                 self.wrongs.append(f"{count} machines of {partition.name}")
+        self._check_pools()
+
+    def _check_pools(self) -> None:
+        """Note a job that has nodes of several pools, which no launch of its nodes may bring about."""
+        for job in self.slurm.queue.values():
+            pools = {p.name for n in job.nodes if (p := self.design.partition_of(n)) and p.pool}
+            if len(pools) > 1:
+                self.wrongs.append(f"{self.clock.now:.0f} job {job.id} has nodes of {sorted(pools)}")
 
     def _is_launched(self, group: LaunchGroup) -> None:
         most = self.design.budget.max_hours

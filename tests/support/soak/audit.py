@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from node.elastic.failures import ErrorClass
+from node.elastic.view import REASON_PREFIX
 from node.slurm.hostlist import fold
 from node.slurm.states import NodeState
 from tests.support.soak.commands import UP_KILLED
@@ -31,6 +33,8 @@ RETRY_SECONDS = 30.0
 """A node tells slurmctld of a job's end again every 15 seconds (RETRY_DELAY in Slurm's slurmstepd)."""
 UNAWARE_SECONDS = 15.0
 """For this long Slurm may start jobs on a machine that has died, or that it does not know to be off."""
+CLOSED = f"{REASON_PREFIX}{ErrorClass.INTERRUPTED}: "
+"""How the reason of a spot pool begins whose machines were taken back twice soon."""
 
 
 def outcomes(journal: Journal) -> Counter[str]:
@@ -282,10 +286,17 @@ def machines_now(journal: Journal, machines: list[dict[str, Any]], most: int) ->
 def stuck(nodes: Mapping[str, NodeState]) -> list[str]:
     """Return the nodes that are not idle and powered down, in Slurm's notation.
 
-    This includes nodes that are NOT_RESPONDING: slurmctld would not use them after its next start.
+    This includes nodes that are NOT_RESPONDING: slurmctld would not use them after its next start. A spot
+    pool that is closed for a while stays so.
     """
     wrong = {"DRAIN", "NOT_RESPONDING"}
-    bad = [n for n in nodes.values() if n.base != "IDLE" or not n.is_powered_down or n.flags & wrong]
+    bad = [
+        n
+        for n in nodes.values()
+        if n.base != "IDLE"
+        or not n.is_powered_down
+        or (n.flags & wrong and not (n.reason or "").startswith(CLOSED))
+    ]
     return [f"{n.name} {'+'.join([n.base, *sorted(n.flags)])} reason={n.reason!r}" for n in bad]
 
 

@@ -32,7 +32,7 @@ STACK = """
         provider: local
         partitions:
           - {{name: debug, instance_type: local.small, nodes: {{max: {debug}}}, default: true}}
-          - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}}}
+          - {{name: wide, instance_type: local.small, nodes: {{max: {wide}}}{pools}}}
           - {{name: spare, instance_type: local.small, nodes: {{max: 2}}}}  # spare
           - name: gpu
             instance_type: local.medium
@@ -49,15 +49,24 @@ SLURM = {
 """Machine -> the section `slurm`. A container boots as a whole machine does, and its head can be lost."""
 
 
-def stack(isolation: str, *, shares: bool = False) -> str:
+POOLED = "wide"
+POOLS = ("spot", "rest", "dear")
+"""The pools of the partition POOLED where it has some: all have as many nodes as it has else."""
+
+
+def stack(isolation: str, *, shares: bool = False, pools: bool = False) -> str:
     """Return the stack file of a soak with machines of this kind.
 
     Args:
         shares: Whether it has accounts, QOS and preemption.
+        pools: Whether a partition has pools, the first of them spot.
     """
+    listed = ", ".join(f"{{name: {pool}, spot: {str(pool == 'spot').lower()}}}" for pool in POOLS)
+    more = f", pools: [{listed}]" if pools else ""
     slurm = SLURM[isolation] + (sharing.SLURM if shares else "")
     sections = sharing.sections() if shares else ""
-    return STACK.format(isolation=isolation, slurm=slurm, sections=sections, **PARTITIONS[isolation])
+    values = {"isolation": isolation, "slurm": slurm, "sections": sections, "pools": more}
+    return STACK.format(**values, **PARTITIONS[isolation])
 
 
 CALM: dict[str, Any] = {
@@ -65,7 +74,7 @@ CALM: dict[str, Any] = {
     "boot_spread": 0.0,
     "quota_nodes": None,
     "quota_gpus": None,
-    **{f"capacity.{name}": None for name in PARTITIONS[PROCESS]},
+    **{f"capacity.{name}": None for name in (*PARTITIONS[PROCESS], *(f"{POOLED}-{p}" for p in POOLS))},
     "never_register": 0.0,
     "api_error": None,
     "api_latency": 0.0,
@@ -111,16 +120,22 @@ class SoakCluster:
         folder: where the checkout is made.
         isolation: process | container.
         shares: whether the stack file has accounts, QOS and preemption.
+        pools: whether a partition has pools.
 
     Attributes:
-        partitions: partition -> its largest number of nodes.
+        partitions: partition -> its largest number of nodes, for a job.
+        groups: partition or pool -> its largest number of machines.
         shares: as the argument.
     """
 
-    def __init__(self, folder: Path, isolation: str, *, shares: bool = False) -> None:
+    def __init__(self, folder: Path, isolation: str, *, shares: bool = False, pools: bool = False) -> None:
         self.partitions = PARTITIONS[isolation]
+        self.groups = dict(self.partitions)
+        if pools:
+            most = self.groups.pop(POOLED)
+            self.groups |= {f"{POOLED}-{pool}": most for pool in POOLS}
         self.shares = shares
-        self.checkout = Checkout(folder, stack(isolation, shares=shares))
+        self.checkout = Checkout(folder, stack(isolation, shares=shares, pools=pools))
         self.run = RunDirectory(self.checkout.run_directory)
         self._process = isolation == PROCESS
         self.control: Control = (

@@ -151,7 +151,7 @@ class Faults:
             "api_latency": lambda: round(chance.uniform(0.2, 3), 1),
             "api_error": lambda: chance.choice(ERRORS),
         }
-        key = f"capacity.{chance.choice(list(self._cluster.partitions))}" if kind == "capacity" else kind
+        key = f"capacity.{chance.choice(list(self._cluster.groups))}" if kind == "capacity" else kind
         value = values[kind]()
         self._cluster.cloud("limits", **{key: value})
         self.limits[key] = value

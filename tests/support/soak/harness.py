@@ -43,6 +43,7 @@ class Options:
         kinds: kinds of faults.
         lose_head: After how many seconds the controller is lost each time; `None` means never.
         shares: whether jobs are of several accounts and QOS, and some make way; process machines only.
+        pools: whether a partition has pools.
     """
 
     seconds: float
@@ -53,6 +54,7 @@ class Options:
     logs: Path | None = None
     lose_head: float | None = None
     shares: bool = False
+    pools: bool = False
 
 
 class Soak:
@@ -67,8 +69,10 @@ class Soak:
         chance = random.Random(options.seed)
         self.logs = options.logs or Path(tempfile.mkdtemp(prefix="slurm-stacks-soak-"))
         self.journal = Journal(self.logs)
-        self._cluster = SoakCluster(folder / "a soak", options.machines, shares=options.shares)
-        self._most = sum(self._cluster.partitions.values())
+        self._cluster = SoakCluster(
+            folder / "a soak", options.machines, shares=options.shares, pools=options.pools
+        )
+        self._most = sum(self._cluster.groups.values())
         self._load = Load(self._cluster, self.journal, random.Random(chance.random()))
         self._faults = Faults(
             self._cluster,

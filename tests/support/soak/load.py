@@ -132,6 +132,8 @@ class Load:
         """
         seen: dict[str, JobState] = {}
         for job in self._cluster.control.jobs().values():
+            if len(pools := {node.rpartition("-")[0] for node in job.nodes}) > 1:
+                self._journal.finding(f"job {job.id} has nodes of {' and '.join(sorted(pools))}")
             for index in _indices(job):
                 seen[job.name if index is None else f"{job.name}.{index}"] = job
             if job.is_over and job.array_task is None:
