@@ -38,6 +38,7 @@ from node.elastic.failures import Failure
 from node.elastic.history import NodeHistory
 from node.elastic.launcher import Launcher
 from node.elastic.ledger import Ledger
+from node.elastic.lost_completion import LostCompletion
 from node.elastic.observer import Observer, Wait
 from node.elastic.pending_jobs import NOBODY
 from node.elastic.pool_choices import PoolChoices
@@ -123,6 +124,7 @@ class Elastic:
         self._requeue_cleanup = RequeueCleanup(
             settings.design, control, lambda: self.reconciler.nodes, self._reconfiguration, lib
         )
+        self._lost_completion = LostCompletion(control, lambda: self.reconciler.nodes)
         self._topology = Topology(
             settings.design, control, driver, lib, lambda: self.reconciler.seen, self._reconfiguration
         )
@@ -160,6 +162,7 @@ class Elastic:
             Step("budget", "ends what the budget does not allow", self._budget_enforcer.enforce),
             Step("reconfiguration", "has Slurm read its configuration", self._reconfiguration.once),
             Step("requeue-cleanup", "has Slurm clean up after requeued jobs", self._requeue_cleanup.once),
+            Step("lost-completion", "frees nodes whose job is long over", self._lost_completion.once),
             Step("topology", "tells Slurm where machines are", self._topology.once),
         )
 

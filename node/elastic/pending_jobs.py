@@ -187,7 +187,7 @@ def _comment(job: JobState, capacities: Capacities, stopped: Mapping[int, Failur
     if stopped is None and job.reason == STOPPED and comment_kind is ErrorClass.BUDGET:
         return None
     if stopped is not None and (why := stopped.get(job.id)) is not None:
-        return _told(job, why)
+        return _with_cause(job, why)
     if job.reason in FOR_NODES:
         # A pool that is too small for the job says nothing of why it waits.
         partitions = [one for one in partitions if one.most is None or one.most >= job.wanted_nodes]
@@ -197,14 +197,14 @@ def _comment(job: JobState, capacities: Capacities, stopped: Mapping[int, Failur
             if partition.failure is not None and partition.free < job.wanted_nodes
         ]
         if limited and (len(limited) == len(partitions) or job.reason in NOT_AVAILABLE):
-            return _told(job, joint_cause(limited))
+            return _with_cause(job, joint_cause(limited))
         if any(partition.failure is not None for partition in partitions):
             return None
     # The job waits for something else now.
     return "" if comment_kind not in (None, ErrorClass.PREEMPTED) else None
 
 
-def _told(job: JobState, failure: Failure) -> str | None:
+def _with_cause(job: JobState, failure: Failure) -> str | None:
     """Return the comment that tells the failure; `None` if the job has it."""
     sentence = " ".join(failure.sentence().split())
     kind = kind_of(job.admin_comment)
