@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from node import cluster_status, command_line
 from node.cluster_status import SilentError
 from node.design.folders import Folders
+from node.design.model import SharedPartition
 from node.elastic import status as elastic_status
 from node.elastic.daemon import Elastic
 from node.elastic.driver import Machine, MachineState
@@ -107,6 +109,22 @@ def test_the_keys_are_the_contracts(found: dict[str, Any]) -> None:
     assert found["closed"]["partitions"] == ["debug"]
     assert found["closed"]["opened_by"] == f"./cluster up --stack {fast_design().stack}"
     assert found["jobs"][1]["advice"].startswith("fix keeps its nodes for maintenance until 2")
+
+
+def test_a_partition_with_the_nodes_of_another_is_named_with_its_own_state(tmp_path: Path) -> None:
+    control, driver = FakeControl(), FakeDriver()
+    control.state = {"debug-0": node("debug-0", "ALLOCATED", "CLOUD")}
+    control.queue = {5: job(5, nodes=("debug-0",))}
+    control.partitions = {"urgent": "DOWN"}
+    design = dataclasses.replace(fast_design(), shared_partitions=(SharedPartition("urgent", "debug"),))
+    found = Elastic(settings(tmp_path, design), control, driver, tmp_path).status()
+    jsonschema.validate(found, SCHEMA)
+    rows = {row["name"]: row for row in found["partitions"]}
+    owner, urgent = rows["debug"], rows["urgent"]
+    assert (owner["state"], urgent["state"], urgent["nodes_of"]) == ("UP", "DOWN", "debug")
+    assert "nodes_of" not in owner
+    assert [urgent[key] for key in ("min", "max", "up")] == [owner[key] for key in ("min", "max", "up")]
+    assert {item["partition"] for item in found["nodes"]} == {"debug"}, "each node is its owner's"
 
 
 def test_a_node_that_slurm_does_not_list_is_missed(found: dict[str, Any]) -> None:
