@@ -206,6 +206,10 @@ class AccountBudgets:
         total = self._ledger.account(now)
         if self._look is not None and not self._look.is_over(now, total):
             return NOT_TRIED
+        # slurmdbd tells slurmctld each change once. One that comes while slurmctld starts is lost to it
+        # until its next start: seen with 22.05.
+        if not self._control.ping():
+            return NOT_TRIED
         known = stops.accounts(self._sacctmgr)
         parents = {name: account.parent for name, account in known.items()}
         limited = any(account.budget.is_limited for account in self._design.accounts)

@@ -197,6 +197,17 @@ def test_a_bill_is_made_only_when_a_budget_may_have_been_used(
     assert cluster.budgets.once() is None, "the clock was set back"
 
 
+def test_nothing_is_told_while_slurmctld_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(tmp_path, monkeypatch, RESEARCH)
+    cluster.spent = {"research": Amounts(10.0)}
+    cluster.control.error = SlurmError(("scontrol",), 1, "it starts")
+    assert cluster.budgets.once() is NOT_TRIED
+    assert (cluster.told(), cluster.bills) == ([], 0)
+    cluster.control.error = None
+    cluster.budgets.once()
+    assert cluster.told() == ["research grpjobs=0"]
+
+
 def test_what_does_not_answer_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(tmp_path, monkeypatch, RESEARCH)
     cluster.control.silent = True
