@@ -42,7 +42,8 @@ KEYS: dict[str, Any] = {
         "pool", "pool_reason",
     },
     "cost": {
-        "node_hours", "usd", "at_least_usd", "unknown", "by_partition", "by_pool", "damaged", "budget", "accounts",
+        "node_hours", "usd", "at_least_usd", "unknown", "by_partition", "by_pool", "damaged", "budget",
+        "accounts",
     },
     "disks": {
         "holds", "path", "condition", "short_of", "size_mib", "free_mib", "free_inodes", "setting",
