@@ -251,3 +251,18 @@ def test_of_every_resource_it_is_decided_whether_it_holds_data(subject: str, tmp
     """`up` refuses to replace what does; see tests/infra/data/replacing_properties.yaml."""
     made = aws_plans.planned(subject, tmp_path)
     assert undecided(str(resource["type"]) for resource in made.resources) == set()
+
+
+def test_each_pool_has_a_template_and_one_spot_pool_is_enough_for_its_rights(tmp_path: Path) -> None:
+    plan = aws_plans.planned(aws_plans.POOLED, tmp_path)
+    made = {
+        name: (inputs["instanceType"], (inputs.get("instanceMarketOptions") or {}).get("marketType"))
+        for name, inputs in plan.of("LaunchTemplate")
+    }
+    assert made == {
+        "aws-cpu-launch-templates-compute-spot": ("m4.large", "spot"),
+        "aws-cpu-launch-templates-compute-ondemand": ("m5.large", None),
+        "aws-cpu-launch-templates-c4": ("c4.2xlarge", None),
+    }
+    policies = {name: str(inputs) for name, inputs in plan.of("RolePolicy")}
+    assert "spot-instances-request" in policies["aws-cpu-identity-controller-policy"]
