@@ -12,7 +12,7 @@ run=$!
 until nodes=$(cluster exec -- squeue --noheader --states=RUNNING --format=%N) && [ -n "$nodes" ]; do sleep 1; done
 sleep 5
 echo "The training runs on $nodes. Now spot dries up, and the cloud takes these machines back."
-chaos set capacity.train-spot=0
+chaos set capacity.train/spot=0
 for node in train-spot-0 train-spot-1; do chaos preempt "$node" --notice 5; done
 wait "$run"
 

@@ -48,7 +48,7 @@ class Cluster:
         return rpc.call(str(self.checkout.run_directory / "cloud" / "agent.sock"), method, 10.0, **changes)
 
     def capacity(self, **pools: int | None) -> None:
-        self.cloud("limits", **{f"capacity.train-{name}": count for name, count in pools.items()})
+        self.cloud("limits", **{f"capacity.train/{name}": count for name, count in pools.items()})
 
     def submit(self, *arguments: str, script: str = "sleep 1") -> int:
         options = ("--parsable", "--output=/dev/null", *arguments, "--wrap", script)

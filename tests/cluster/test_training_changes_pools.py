@@ -46,7 +46,7 @@ def test_it_ends_with_the_same_weights(make_checkout: Callable[..., Checkout]) -
     job = until(lambda: checkout.ask("squeue", "-h", "-t", "RUNNING", "-o", "%i").split(), 240, "the job")[0]
     assert _nodes(checkout) == ["train-spot-[0-1]"]
     until(lambda: _trains(checkout, job), 240, "its training")
-    checkout.chaos("set", "capacity.train-spot=0")
+    checkout.chaos("set", "capacity.train/spot=0")
     for node in ("train-spot-0", "train-spot-1"):
         checkout.chaos("preempt", node, "--notice", NOTICE)
     until(lambda: _nodes(checkout) == ["train-ondemand-[0-1]"], 240, "its next run, as a whole")
