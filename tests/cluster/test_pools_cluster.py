@@ -123,7 +123,7 @@ def test_a_job_goes_whole_to_the_next_pool_and_nobody_submits_it_again(
         print(f"\nthe second launch came {took:.0f} s after the refusal")
 
     bound = cluster.submit("-N2", "--constraint=spot")
-    cluster.waits(bound, "capacity: spot: pool train-spot has 1 machine")
+    cluster.waits(bound, "capacity: spot: pool train/spot has 1 machine")
     (shown,) = [one for one in cluster.checkout.status()["jobs"] if one["id"] == bound]
     assert "capacity: spot: " in shown["cause"]
     assert cluster.runs(cluster.submit("-N1", "--constraint=spot")) == {"train-spot"}, "one machine is there"
@@ -133,7 +133,7 @@ def test_a_job_goes_whole_to_the_next_pool_and_nobody_submits_it_again(
 def test_a_job_waits_with_both_causes_until_either_pool_has_machines(cluster: Cluster) -> None:
     cluster.capacity(spot=0, ondemand=0)
     job = cluster.submit("-N2")
-    cluster.waits(job, "spot: pool train-spot has 0", "ondemand: pool train-ondemand has 0")
+    cluster.waits(job, "spot: pool train/spot has 0", "ondemand: pool train/ondemand has 0")
     cluster.capacity(ondemand=2)
     assert cluster.runs(job) == {"train-ondemand"}
     array = cluster.submit("--array=1-6", "--exclusive")

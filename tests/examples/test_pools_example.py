@@ -66,4 +66,4 @@ def test_the_stack_has_the_pools_that_the_walk_through_names() -> None:
     text = (EXAMPLE / "show.sh").read_text()
     nodes = set(re.findall(r"train-\w+-[0-9]", text))
     assert nodes == set(cluster.partitions[0].nodes())
-    assert f"capacity.{cluster.partitions[0].name}=0" in text
+    assert f"capacity.{cluster.partitions[0].label}=0" in text

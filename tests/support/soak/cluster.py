@@ -74,7 +74,7 @@ CALM: dict[str, Any] = {
     "boot_spread": 0.0,
     "quota_nodes": None,
     "quota_gpus": None,
-    **{f"capacity.{name}": None for name in (*PARTITIONS[PROCESS], *(f"{POOLED}-{p}" for p in POOLS))},
+    **{f"capacity.{name}": None for name in (*PARTITIONS[PROCESS], *(f"{POOLED}/{p}" for p in POOLS))},
     "never_register": 0.0,
     "api_error": None,
     "api_latency": 0.0,

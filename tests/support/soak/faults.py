@@ -14,7 +14,7 @@ from node.system import rpc
 from tests.support import lost_head
 from tests.support.checkout import until
 from tests.support.soak import commands
-from tests.support.soak.cluster import CALM, DAEMONS, GPUS, SoakCluster
+from tests.support.soak.cluster import CALM, DAEMONS, GPUS, POOLED, SoakCluster
 from tests.support.soak.journal import HEAD, Fault, Journal
 from tests.support.soak.load import Load
 
@@ -151,7 +151,11 @@ class Faults:
             "api_latency": lambda: round(chance.uniform(0.2, 3), 1),
             "api_error": lambda: chance.choice(ERRORS),
         }
-        key = f"capacity.{chance.choice(list(self._cluster.groups))}" if kind == "capacity" else kind
+        key = kind
+        if kind == "capacity":
+            # The local cloud knows a pool as wide/spot, whose nodes are wide-spot-0 and so on.
+            pool = chance.choice(list(self._cluster.groups)).replace(f"{POOLED}-", f"{POOLED}/")
+            key = f"capacity.{pool}"
         value = values[kind]()
         self._cluster.cloud("limits", **{key: value})
         self.limits[key] = value
