@@ -10,6 +10,7 @@ from infra.config.fields import time_limit_seconds
 from infra.config.mistakes import Location
 from infra.config.rules.context import CLUSTER, Context
 from infra.config.sharing import AccountConfig, QosConfig, UserConfig
+from infra.instance_types.catalog import GRES, NEURON_CORES
 from node.design.sharing import NORMAL, ROOT
 
 LISTS = ("accounts", "qos")
@@ -40,6 +41,7 @@ def check_sharing(c: Context) -> None:
     for index, circle in _circles(levels[1:], {level.name: level.preempts for level in cluster.qos}):
         where = (*CLUSTER, "qos", index, "preempts")
         c.add("qos.circle", where, circle, "no circle", "remove one of these from preempts")
+    _tres(c)
     _defaults(c, levels)
     _partitions(c, known, levels)
     _priority(c)
@@ -237,3 +239,44 @@ def _priority(c: Context) -> None:
         c.add("priority.half-life", (*at, "decay_half_life"), priority.decay_half_life, allowed)
     if time_limit_seconds(priority.max_age) is None:
         c.add("priority.max-age", (*at, "max_age"), priority.max_age, "a time, like 7-00:00:00")
+
+
+def _tres(c: Context) -> None:
+    """Report limits on what the accounting does not count: sacctmgr would refuse them at the boot."""
+    counted = _counted(c)
+    for key in ("accounts", "users", "qos"):
+        for index, item in enumerate(getattr(c.cluster, key)):
+            for name, given in item.limits.model_dump().items():
+                for tres in given if "tres" in name else ():
+                    kind = tres.partition("/")[0]
+                    where = (*CLUSTER, key, index, "limits", name, tres)
+                    if kind == "license":
+                        allowed = "what the accounting counts: cpu, mem, node, billing, gres/…"
+                        c.add(
+                            "limits.license", where, given[tres], allowed, "it counts no licenses: remove it"
+                        )
+                    elif kind == "gres" and counted is not None and tres.partition("/")[2] not in counted:
+                        allowed = (
+                            f"a resource of the partitions' nodes: {', '.join(counted) or 'they have none'}"
+                        )
+                        c.add("limits.unknown-gres", where, given[tres], allowed, _other_gres(tres, counted))
+
+
+def _other_gres(tres: str, counted: Sequence[str]) -> str:
+    near = difflib.get_close_matches(tres.partition("/")[2], counted, 1)
+    return f"did you mean gres/{near[0]}?" if near else "remove it, or add a partition that has it"
+
+
+def _counted(c: Context) -> list[str] | None:
+    """Return the names of generic resources that limits can have; `None` if a machine is not known."""
+    names: set[str] = set()
+    for _, group in c.groups():
+        machine = c.instance_type(group.instance_type)
+        if machine is None:
+            return None
+        chosen = group.accelerator or machine.accelerator
+        if chosen is not None:
+            cores = group.aws is not None and group.aws.neuron_cores and chosen.type in NEURON_CORES
+            resource = "neuroncore" if cores else GRES.get(chosen.type, "gpu")
+            names |= {resource, f"{resource}:{chosen.type}"}
+    return sorted(names)

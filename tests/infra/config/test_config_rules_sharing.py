@@ -71,6 +71,13 @@ REFUSED: list[Refused] = [
      "priority.half-life"),
     ("local", priority(max_age="INFINITE"), "slurm.priority.max_age", "priority.max-age"),
     ("local", team(accounts=[RESEARCH | {"description": "a|b"}]), "accounts[0].description", "value.form"),
+    ("local", team(qos=[HIGH | {"limits": {"grp_tres": {"license/matlab": 2}}}, LOW]),
+     'qos[0].limits.grp_tres["license/matlab"]', "limits.license"),
+    ("local", team(accounts=[RESEARCH | {"limits": {"max_tres_per_job": {"gres/gpu": 2}}}]),
+     'accounts[0].limits.max_tres_per_job["gres/gpu"]', "limits.unknown-gres"),
+    ("local", team(qos=[HIGH | {"limits": {"max_tres_per_user": {"gres/gpu:v10": 2}}}, LOW],
+                   **{"partitions[0].accelerator": {"type": "v100", "count": 1}}),
+     'slurm-stacks:cluster.qos[0].limits.max_tres_per_user["gres/gpu:v10"]', "limits.unknown-gres"),
 ]  # fmt: skip
 
 
