@@ -300,6 +300,7 @@ ELSEWHERE = {
     "node/billing/job_runs.py": "tests/node/test_billing_bill.py: which words say that a script began",
     "node/elastic/launcher.py": "the nodes of jobs that are not over: of those that wait there are none",
     "node/elastic/pool_guard.py": "tests/node/test_pool_guard.py: which jobs have nodes and are not over",
+    "node/elastic/lost_completion.py": "tests/node/test_lost_completion.py: which jobs hold nodes",
     "node/elastic/account_budgets.py": "tests/node/test_account_budgets.py: which jobs wait",
 }
 """Modules that ask for no more than a property of `JobState`, and what tries them."""

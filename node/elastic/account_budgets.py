@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ from node.elastic.steps import NOT_TRIED, NotTried, Step
 from node.elastic.view import log
 from node.slurm.control import Slurm, SlurmError
 from node.slurm.states import JobState
+from node.system import subprocesses
 
 FRESH_SECONDS = 600.0
 """How old an answer may become."""
@@ -289,11 +290,9 @@ class _Asker:
         period = [f"--until={until!r}", *([] if since is None else [f"--since={since!r}"])]
         command = [self._program, "cost", "--by=account", *period]
         try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=SACCT_SECONDS, check=False, stdin=subprocess.DEVNULL
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            ended = subprocesses.run(command, os.environ, SACCT_SECONDS)
+        except OSError as error:
             raise SlurmError(command, None, str(error)) from error
-        if done.returncode:
-            raise SlurmError(command, done.returncode, done.stderr.decode(errors="replace"))
-        return spending.of_bill(json.loads(done.stdout))
+        if ended.status != 0:
+            raise SlurmError(command, ended.status, ended.errors)
+        return spending.of_bill(json.loads(ended.output))

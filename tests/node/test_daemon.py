@@ -441,15 +441,17 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
     status["nodes"] = [found for found in status["nodes"] if found["state"] != "MISSING"]
     assert status == {
         "partitions": [
-            {"name": "debug", "state": "UP", "machine": "local.small", "min": 0, "max": 10, "up": 1},
+            {"name": "debug", "state": "UP", "machine": "local.small", "min": 0, "max": 10, "up": 1,
+             "pools": []},
         ],
         "nodes": [
-            {"name": "debug-0", "partition": "debug", "state": "ALLOCATED+CLOUD", "usable": True,
-             "machine_state": "running", "reason": None, "next_state": None, "changes": []},
-            {"name": "debug-1", "partition": "debug", "state": "IDLE+CLOUD+POWERED_DOWN", "usable": True,
-             "machine_state": None, "reason": "slurm-stacks quota: …", "next_state": None, "changes": []},
-            {"name": "debug-2", "partition": "debug", "state": "ALLOCATED+POWERING_UP", "usable": True,
-             "machine_state": "pending", "reason": None, "next_state": None, "changes": []},
+            {"name": "debug-0", "partition": "debug", "pool": None, "state": "ALLOCATED+CLOUD",
+             "usable": True, "machine_state": "running", "reason": None, "next_state": None, "changes": []},
+            {"name": "debug-1", "partition": "debug", "pool": None, "state": "IDLE+CLOUD+POWERED_DOWN",
+             "usable": True, "machine_state": None, "reason": "slurm-stacks quota: …", "next_state": None,
+             "changes": []},
+            {"name": "debug-2", "partition": "debug", "pool": None, "state": "ALLOCATED+POWERING_UP",
+             "usable": True, "machine_state": "pending", "reason": None, "next_state": None, "changes": []},
         ],
         "reservations": [],
         "disks": [],
@@ -457,10 +459,11 @@ def test_status_has_the_shape_of_the_contract(daemon: Daemon) -> None:
         "machines": {"running": 1, "pending": 1},
         "jobs": [
             {"id": 5, "slurm_id": "5", "name": "keras-job", "user": "u", "partition": "debug",
-             "state": "RUNNING", "elapsed_seconds": 0, "nodes": "debug-0", "cause": None, "advice": None},
+             "state": "RUNNING", "elapsed_seconds": 0, "nodes": "debug-0", "cause": None, "advice": None,
+             "pool": None, "pool_reason": None},
             {"id": 6, "slurm_id": "6", "name": "keras-job", "user": "u", "partition": "debug",
              "state": "PENDING", "elapsed_seconds": None, "nodes": "", "cause": "Resources",
-             "advice": None},
+             "advice": None, "pool": None, "pool_reason": None},
         ],
     }  # fmt: skip
     assert cost["node_hours"] == pytest.approx(1.0, abs=0.01)

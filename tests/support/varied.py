@@ -40,7 +40,8 @@ def partitions(base: Partition, cloud: Literal["aws", "gcp"]) -> Iterator[tuple[
         LookupError: A field has a type of which no other value is known.
     """
     for name, value in _others(base):
-        if name not in ("aws", "gcp"):
+        # A pool of another name is another part of the cluster.
+        if name not in ("aws", "gcp", "pool"):
             yield f"partitions.{name}", replace(base, **{name: value})
     own: Any = getattr(base, cloud)
     for name, value in _others(own):
