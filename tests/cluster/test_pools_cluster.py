@@ -156,6 +156,10 @@ def test_a_mistake_moves_no_job_to_the_next_pool_and_a_killed_daemon_goes_on(clu
     until(lambda: cluster.log().count("serves test") == 2, SECONDS, "its start")
     assert cluster.job(job).is_pending
     assert cluster.drained() == {*SPOT, *ONDEMAND}
+    # Slurm gives no job a node that goes off: until then it would choose the next pool.
+    until(
+        lambda: all(cluster.control.nodes()[node].is_off for node in SPOT), SECONDS, "spot nodes that are off"
+    )
     cluster.cloud("limits", api_error=None)
     assert cluster.runs(job) == {"train-spot"}
 
@@ -170,8 +174,12 @@ def test_spot_machines_that_are_taken_back_twice_soon_are_followed_by_others(clu
         until(lambda n=restarts: time.time() - first > 70 * n, SECONDS, "a minute after the first")  # type: ignore[misc]
         cluster.cloud("fault", action="preempt", node=cluster.job(job).nodes[0], notice=5.0)
     assert cluster.runs(job, restarts=2) == {"train-ondemand"}
-    reasons = {cluster.control.nodes()[node].reason or "" for node in SPOT}
-    assert all(r.startswith("slurm-stacks interrupted: spot machines were taken back twice") for r in reasons)
+    closed = "slurm-stacks interrupted: spot machines were taken back twice"
+    until(
+        lambda: all((cluster.control.nodes()[node].reason or "").startswith(closed) for node in SPOT),
+        SECONDS,
+        "the closed pool",
+    )
     bound = cluster.submit("-N1", "--constraint=spot")
     cluster.waits(bound, "interrupted: spot: ", "until ")
     cluster.control.update_node(SPOT, state="UNDRAIN")
