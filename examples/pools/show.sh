@@ -7,6 +7,9 @@ chaos() { verb=$1; shift; ./cluster chaos "$verb" --stack pools "$@"; }
 cp examples/pools/Pulumi.pools.yaml .
 cluster up # with a first run on spot machines, which nobody disturbs
 
+# Slurm gives no job a node that still goes off: it would choose the next pool.
+until [ "$(cluster exec -- sinfo --noheader --Node --partition=train --format=%T | sort -u)" = "idle~" ]; do sleep 1; done
+
 cluster run --nodes 2 & # the second run
 run=$!
 until nodes=$(cluster exec -- squeue --noheader --states=RUNNING --format=%N) && [ -n "$nodes" ]; do sleep 1; done
